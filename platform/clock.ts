@@ -1,0 +1,36 @@
+/**
+ * Time, from outside: the only place (with the rest of platform/) that reads a clock or starts a timer.
+ *
+ * Does NOT promise that timers fire on time: a paused process wakes up late. Whoever must not act late compares
+ * `monoMs()` with a deadline at the moment of acting (INV-5).
+ */
+import { setTimeout as delay } from "node:timers/promises";
+
+export interface Clock {
+  /** Milliseconds on CLOCK_MONOTONIC, shared by all threads of the machine; never goes back, has no meaning elsewhere. */
+  monoMs(): number;
+  /** Wall time, for people and records only; never compared with another machine's. */
+  wall(): Date;
+  /** Resolves after `ms`; rejects with the signal's reason when aborted. */
+  sleep(ms: number, signal?: AbortSignal): Promise<void>;
+  /** Calls `fn` once after `ms`; the returned function cancels. The timer does not keep the process alive. */
+  after(ms: number, fn: () => void): () => void;
+}
+
+/** Longest delay a Node timer takes without firing at once (2^31 − 1 ms). */
+const TIMER_MS_MAX = 2 ** 31 - 1;
+
+export const systemClock: Clock = {
+  // process.hrtime and not performance.now: the latter starts anew in each worker thread, and the permit's deadline
+  // is written by one thread and read by another.
+  monoMs: () => Number(process.hrtime.bigint()) / 1e6,
+  wall: () => new Date(),
+  sleep: async (ms, signal) => {
+    await delay(Math.min(Math.max(0, ms), TIMER_MS_MAX), undefined, signal ? { signal } : {});
+  },
+  after: (ms, fn) => {
+    const timer = setTimeout(fn, Math.min(Math.max(0, ms), TIMER_MS_MAX));
+    timer.unref();
+    return () => clearTimeout(timer);
+  },
+};

@@ -1,0 +1,173 @@
+/**
+ * Real PostgreSQL servers for tests: the npm binaries (16, 17, 18) and, where Debian's package is installed, 15.
+ * Each server has its own data directory and a free port on loopback, and ends with `stop()`.
+ */
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { accessSync, chmodSync, chownSync, constants, cpSync, existsSync, mkdtempSync, rmSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import pg from "pg";
+
+export type PostgresVersion = 15 | 16 | 17 | 18;
+
+export interface TestPostgres {
+  readonly version: PostgresVersion;
+  readonly host: string;
+  readonly port: number;
+  readonly dataDir: string;
+  /** Connection string of the superuser for `database`. */
+  url(database?: string): string;
+  /** Ends the server at once (`immediate`, as a crash) or after its sessions were ended (`fast`). */
+  stop(mode?: "fast" | "immediate"): Promise<void>;
+  /** Starts it again on the same port and data. */
+  start(): Promise<void>;
+}
+
+export interface PostgresOptions {
+  readonly version?: PostgresVersion;
+  /** `name=value` settings for the server's command line. */
+  readonly settings?: Readonly<Record<string, string>>;
+  /** Address to listen on; loopback if absent. */
+  readonly host?: string;
+  /** Lines of pg_hba.conf; trust for everyone if absent. */
+  readonly hba?: readonly string[];
+}
+
+const NOBODY = 65534;
+const root = join(dirname(fileURLToPath(import.meta.url)), "..");
+
+/** Versions whose server can be started on this machine; the others with the reason. */
+export function postgresVersions(): { found: PostgresVersion[]; missing: { version: PostgresVersion; why: string }[] } {
+  const found: PostgresVersion[] = [];
+  const missing: { version: PostgresVersion; why: string }[] = [];
+  for (const version of [15, 16, 17, 18] as const) {
+    if (existsSync(join(installDir(version), "bin", "postgres"))) found.push(version);
+    else
+      missing.push({ version, why: version === 15 ? "Debian's package postgresql-15 is not installed" : "run npm ci" });
+  }
+  return { found, missing };
+}
+
+function installDir(version: PostgresVersion): string {
+  return version === 15 ? "/usr/lib/postgresql/15" : join(root, "node_modules", `pg${version}`, "native");
+}
+
+export async function startPostgres(options: PostgresOptions = {}): Promise<TestPostgres> {
+  const version = options.version ?? 18;
+  const host = options.host ?? "127.0.0.1";
+  const port = await freePort(host);
+  const home = mkdtempSync(join(tmpdir(), `fencedjob-pg${version}-`));
+  const bin = join(executableByNobody(installDir(version), home), "bin");
+  const dataDir = join(home, "data");
+  const asRoot = process.getuid?.() === 0;
+  const identity = asRoot ? { uid: NOBODY, gid: NOBODY } : {};
+  if (asRoot) {
+    chmodSync(home, 0o755);
+    chownSync(home, NOBODY, NOBODY);
+  }
+  execFileSync(
+    join(bin, "initdb"),
+    ["-D", dataDir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"],
+    {
+      ...identity,
+      cwd: home,
+      stdio: ["ignore", "ignore", "pipe"],
+    },
+  );
+  if (options.hba) {
+    const { writeFileSync } = await import("node:fs");
+    writeFileSync(join(dataDir, "pg_hba.conf"), `${options.hba.join("\n")}\n`);
+  }
+  const settings = {
+    fsync: "off",
+    listen_addresses: host,
+    port: String(port),
+    unix_socket_directories: "",
+    ...options.settings,
+  };
+  let child: ChildProcess | undefined;
+
+  const start = async (): Promise<void> => {
+    const args = ["-D", dataDir, ...Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`])];
+    child = spawn(join(bin, "postgres"), args, { ...identity, cwd: home, stdio: ["ignore", "ignore", "pipe"] });
+    let log = "";
+    child.stderr?.on("data", (chunk: Buffer) => {
+      log = (log + chunk.toString()).slice(-8192);
+    });
+    const server = child;
+    await waitReady({ host, port, gone: () => server.exitCode !== null || server.signalCode !== null, log: () => log });
+  };
+  const stop = async (mode: "fast" | "immediate" = "immediate"): Promise<void> => {
+    const server = child;
+    if (!server || server.exitCode !== null || server.signalCode !== null) return;
+    const ended = new Promise<void>((resolve) => server.once("exit", () => resolve()));
+    server.kill(mode === "fast" ? "SIGINT" : "SIGQUIT");
+    await ended;
+  };
+  // A test process that dies must not leave a server behind.
+  const onExit = (): void => {
+    child?.kill("SIGQUIT");
+    rmSync(home, { recursive: true, force: true });
+  };
+  process.once("exit", onExit);
+  await start();
+  return {
+    version,
+    host,
+    port,
+    dataDir,
+    url: (database = "postgres") => `postgres://postgres@${host}:${port}/${database}`,
+    start,
+    stop,
+  };
+}
+
+/** The npm binaries may lie under a directory that only root can enter; PostgreSQL refuses to run as root. */
+function executableByNobody(dir: string, home: string): string {
+  if (process.getuid?.() !== 0 || worldReadable(dir)) return dir;
+  const copy = join(home, "install");
+  cpSync(dir, copy, { recursive: true, verbatimSymlinks: true });
+  return copy;
+}
+
+function worldReadable(path: string): boolean {
+  try {
+    execFileSync("ls", [path], { uid: NOBODY, gid: NOBODY, stdio: "ignore" });
+    accessSync(path, constants.R_OK);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+async function waitReady(server: {
+  host: string;
+  port: number;
+  gone: () => boolean;
+  log: () => string;
+}): Promise<void> {
+  for (;;) {
+    if (server.gone()) throw new Error(`PostgreSQL ended while starting:\n${server.log()}`);
+    const client = new pg.Client({ host: server.host, port: server.port, user: "postgres", database: "postgres" });
+    client.on("error", () => {});
+    try {
+      await client.connect();
+      return;
+    } catch {
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    } finally {
+      await client.end().catch(() => {});
+    }
+  }
+}
+
+/** A port that was free a moment ago. */
+export async function freePort(host = "127.0.0.1"): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve, reject) => server.once("error", reject).listen(0, host, resolve));
+  const { port } = server.address() as { port: number };
+  await new Promise<void>((resolve) => server.close(() => resolve()));
+  return port;
+}
