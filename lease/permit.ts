@@ -26,11 +26,13 @@ const LOST = 2;
 const PERMIT_BYTES = 16;
 
 export class Permit {
+  readonly memory: SharedArrayBuffer;
   readonly #deadline: Float64Array;
   readonly #state: Int32Array;
 
   /** Takes the memory of an existing permit (in another thread), or makes a closed one. */
-  constructor(readonly memory: SharedArrayBuffer = new SharedArrayBuffer(PERMIT_BYTES)) {
+  constructor(memory: SharedArrayBuffer = new SharedArrayBuffer(PERMIT_BYTES)) {
+    this.memory = memory;
     this.#deadline = new Float64Array(memory, 0, 1);
     this.#state = new Int32Array(memory, 8, 1);
   }
