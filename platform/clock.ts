@@ -6,11 +6,14 @@
  */
 import { setTimeout as delay } from "node:timers/promises";
 
+/** A reading of the wall clock. */
+export type Wall = Date;
+
 export interface Clock {
   /** Milliseconds on CLOCK_MONOTONIC, shared by all threads of the machine; never goes back, has no meaning elsewhere. */
   monoMs(): number;
   /** Wall time, for people and records only; never compared with another machine's. */
-  wall(): Date;
+  wall(): Wall;
   /** Resolves after `ms`; rejects with the signal's reason when aborted. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
   /** Calls `fn` once after `ms`; the returned function cancels. The timer does not keep the process alive. */

@@ -1,5 +1,7 @@
 /** One line of JSON per event on stderr: constant message, the facts as fields. */
 
+import type { Wall } from "./clock.ts";
+
 export type Fields = Record<string, unknown>;
 
 export interface Logger {
@@ -10,7 +12,7 @@ export interface Logger {
   with(fields: Fields): Logger;
 }
 
-export function jsonLogger(write: (line: string) => void, wall: () => Date, base: Fields = {}): Logger {
+export function jsonLogger(write: (line: string) => void, wall: () => Wall, base: Fields = {}): Logger {
   const emit = (level: string, message: string, fields: Fields = {}): void => {
     write(
       `${JSON.stringify({ time: wall().toISOString(), level, message, ...base, ...fields }, replaceUnprintable)}\n`,

@@ -1,0 +1,78 @@
+/**
+ * What the owner's sidecar tells the controller: an annotation that it writes with its renewals, since its own Lease
+ * is the only object that it may change. The controller believes it for the current grant only (INV-9).
+ */
+
+export interface RaisedFence {
+  readonly database: string;
+  readonly generation: number;
+  readonly previousGeneration: number | null;
+  readonly incarnation: string;
+  readonly tookMs: number;
+  readonly sessionsEnded: number;
+}
+
+export interface RaiseFailure {
+  readonly database: string;
+  /** SQLSTATE of class LF, see fence/codes.ts. */
+  readonly code: string;
+  readonly message: string;
+  readonly hint: string;
+  /** This pod can never raise: it must be replaced. */
+  readonly final: boolean;
+  /** Highest generation that the database has accepted, when it said so: the issuer's floor (INV-8). */
+  readonly floor: number | null;
+}
+
+export interface Report {
+  readonly generation: number;
+  readonly fences: readonly RaisedFence[];
+  readonly failures: readonly RaiseFailure[];
+}
+
+/** At the end of its life a sidecar leaves this as the container's termination message. */
+export interface LastWords {
+  readonly generation: number;
+  /** Writes and commits of this pod that were refused because its generation was over or unconfirmed. */
+  readonly rejectedWrites: number;
+}
+
+/** Annotations are limited to 256 KiB in all; a report with more databases than fit would fail the renewal itself. */
+const REPORT_BYTES_MAX = 32 * 1024;
+
+export function formatReport(report: Report): string {
+  const text = JSON.stringify(report);
+  if (text.length <= REPORT_BYTES_MAX) return text;
+  const short = (failure: RaiseFailure): RaiseFailure => ({
+    ...failure,
+    message: failure.message.slice(0, 200),
+    hint: "",
+  });
+  return JSON.stringify({ ...report, failures: report.failures.map(short) });
+}
+
+/** null when there is none or it is not one: a Lease can be edited by anybody with the right to. */
+export function parseReport(text: string | null): Report | null {
+  const value = parseObject(text);
+  if (!value || !Number.isSafeInteger(value.generation)) return null;
+  if (!Array.isArray(value.fences) || !Array.isArray(value.failures)) return null;
+  return value as unknown as Report;
+}
+
+export function parseLastWords(text: string | null | undefined): LastWords | null {
+  const value = parseObject(text ?? null);
+  if (!value || !Number.isSafeInteger(value.generation) || !Number.isSafeInteger(value.rejectedWrites)) return null;
+  return value as unknown as LastWords;
+}
+
+function parseObject(text: string | null): Record<string, unknown> | null {
+  if (text === null) return null;
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null && !Array.isArray(value)
+      ? (value as Record<string, unknown>)
+      : null;
+  } catch {
+    return null;
+  }
+}
