@@ -1,0 +1,3 @@
+module fencedjob.dev/e2e/binaries/pause
+
+go 1.26.0

@@ -1,0 +1,111 @@
+/**
+ * Long-running programs, each with a log and a pid file in one directory, so that a later command finds what an earlier one
+ * started. Does NOT supervise: a program that dies stays dead and is reported as not running.
+ */
+import { spawn } from "node:child_process";
+import { closeSync, existsSync, mkdirSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { waitUntil } from "./command.ts";
+
+export interface Daemon {
+  readonly name: string;
+  readonly command: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+  /** Network namespace to run in, by its name under /var/run/netns; the host's if absent. */
+  readonly netns?: string;
+}
+
+/** A process, told apart from a later one with the same pid: by its start and by the boot it belongs to. */
+interface ProcessRecord {
+  readonly pid: number;
+  readonly startTicks: string;
+  readonly bootId: string;
+}
+
+/** Starts it unless it runs. With `diesWithParent` the kernel ends it when the process that called this ends, however it ends. */
+export function startDaemon(dir: string, daemon: Daemon, options: { diesWithParent?: boolean } = {}): void {
+  if (isRunning(dir, daemon.name)) return;
+  mkdirSync(dir, { recursive: true });
+  const log = openSync(logPath(dir, daemon.name), "a");
+  // Both wrappers end in exec: the pid is the program's own.
+  const command = [
+    ...(options.diesWithParent ? ["setpriv", "--pdeathsig", "KILL", "--"] : []),
+    ...(daemon.netns === undefined ? [] : ["nsenter", `--net=/var/run/netns/${daemon.netns}`]),
+    ...daemon.command,
+  ];
+  const [program = "", ...args] = command;
+  const child = spawn(program, args, {
+    detached: true,
+    env: { ...process.env, ...daemon.env },
+    stdio: ["ignore", log, log],
+  });
+  child.on("error", () => {}); // shows as "not running", with the log
+  child.unref();
+  closeSync(log);
+  if (child.pid === undefined) throw new Error(`${daemon.name}: ${program} cannot be started`);
+  const record: ProcessRecord = { pid: child.pid, startTicks: stat(child.pid)?.startTicks ?? "", bootId: bootId() };
+  writeFileSync(pidPath(dir, daemon.name), JSON.stringify(record));
+}
+
+/** Ends it: SIGTERM, after `graceMs` SIGKILL, and returns when it is gone. */
+export async function stopDaemon(dir: string, name: string, graceMs = 5_000): Promise<void> {
+  const pid = runningPid(dir, name);
+  if (pid !== undefined) {
+    const gone = (): boolean => !isRunning(dir, name);
+    process.kill(pid, "SIGTERM");
+    await waitUntil(`${name} ends`, graceMs, gone, 20).catch(async () => {
+      if (!gone()) process.kill(pid, "SIGKILL");
+      await waitUntil(`${name} ends after SIGKILL`, 5_000, gone, 20);
+    });
+  }
+  rmSync(pidPath(dir, name), { force: true });
+}
+
+export function isRunning(dir: string, name: string): boolean {
+  return runningPid(dir, name) !== undefined;
+}
+
+export function runningPid(dir: string, name: string): number | undefined {
+  if (!existsSync(pidPath(dir, name))) return undefined;
+  const record = JSON.parse(readFileSync(pidPath(dir, name), "utf8")) as ProcessRecord;
+  if (record.bootId !== bootId()) return undefined;
+  const found = stat(record.pid);
+  // A zombie has ended; whoever started it has not looked yet.
+  return found?.startTicks === record.startTicks && found.state !== "Z" ? record.pid : undefined;
+}
+
+/** Waits until `ready`; a program that ends meanwhile is reported at once, with the end of its log. */
+export async function waitReady(
+  dir: string,
+  names: readonly string[],
+  what: string,
+  timeoutMs: number,
+  ready: () => Promise<boolean>,
+): Promise<void> {
+  const check = async (): Promise<boolean> => {
+    const dead = names.find((name) => !isRunning(dir, name));
+    if (dead !== undefined) throw new Error(`${dead} ended while starting:\n${logTail(dir, dead)}`);
+    return ready();
+  };
+  await waitUntil(`${what} (logs: ${dir})`, timeoutMs, check);
+}
+
+export function logTail(dir: string, name: string, lines = 20): string {
+  if (!existsSync(logPath(dir, name))) return "(no log)";
+  return readFileSync(logPath(dir, name), "utf8").trimEnd().split("\n").slice(-lines).join("\n");
+}
+
+const logPath = (dir: string, name: string): string => join(dir, `${name}.log`);
+const pidPath = (dir: string, name: string): string => join(dir, `${name}.pid`);
+const bootId = (): string => readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
+
+function stat(pid: number): { state: string; startTicks: string } | undefined {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, "utf8");
+    // The second field is the program's name in brackets and may contain anything.
+    const fields = text.slice(text.lastIndexOf(")") + 2).split(" ");
+    return { state: fields[0] ?? "", startTicks: fields[19] ?? "" };
+  } catch {
+    return undefined;
+  }
+}
