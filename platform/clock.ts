@@ -37,3 +37,13 @@ export const systemClock: Clock = {
     return () => clearTimeout(timer);
   },
 };
+
+/** `2026-11-29T13:02:11Z` of a wall time in ms, for records. */
+export function isoSeconds(wallMs: number): string {
+  return new Date(wallMs).toISOString().replace(/\.\d{3}Z$/, "Z");
+}
+
+/** Wall ms of a record's ISO time; of our own records only, never compared for safety. */
+export function wallMsOf(iso: string): number {
+  return Date.parse(iso);
+}

@@ -1,0 +1,59 @@
+/** Every reason of a condition or an event: PascalCase, one place, listed in docs/reference (generated). */
+
+export const CONDITION_TYPES = ["Admitted", "Owned", "FenceRaised", "Suspended", "Complete", "Failed"] as const;
+export type ConditionType = (typeof CONDITION_TYPES)[number];
+
+/** Reason → what it means and what to do, for docs/reference.md. */
+export const REASONS = {
+  Pending: "Not looked at yet.",
+  // Admitted
+  Accepted: "The spec is valid and the API server accepts the pod in a dry run.",
+  InvalidSpec: "The spec breaks a rule that the CRD states too; fix the field that the message names.",
+  InvalidTemplate: "The API server refuses the pod of spec.template; the message is its own. Running owners go on.",
+  HostNetwork: "spec.template uses hostNetwork: the proxy's port would be open to the whole node. Remove it.",
+  ReservedName: "spec.template uses a container or volume name that the sidecar needs; rename yours.",
+  // Owned
+  Suspended: "spec.suspend is true: there is no owner.",
+  Ending: "The owner has given the Lease back and its pod is ending.",
+  Granted: "The pod owns the named generation.",
+  WaitingForPod: "A candidate's pod is being created, scheduled or pulled; the message says what it waits for.",
+  RenewalOverdue: "The owner has not renewed; a candidate is prepared, and takes over when the lease has run out.",
+  BackingOff: "The last owner failed; the next candidate starts at the time in the message.",
+  Finished: "The job has ended: there is no owner.",
+  // why an ownership ended (history, events)
+  LeaseExpired: "The owner did not renew for its lease duration; its writes will be refused.",
+  LeaseDeleted: "The Lease was deleted under its owner, which is loss for it.",
+  LeaseTaken: "The Lease names a holder that the controller did not grant.",
+  Released: "The owner gave the Lease back.",
+  PodFailed: "The owner's pod failed.",
+  PodGone: "The owner's pod no longer exists.",
+  PodSucceeded: "The owner's pod ended well.",
+  RaiseRefused: "A database refused this owner's generation for good; it is replaced by a pod with a higher one.",
+  // FenceRaised
+  Raised: "Every database accepts the owner's generation only.",
+  Raising: "The owner is raising the fence; the application has not started.",
+  SecretMissing: "The Secret is absent or has no usable address; create it, the sidecar reads it again by itself.",
+  AuthenticationFailed: "The database refuses user or password.",
+  DatabaseUnreachable: "The database does not answer at the address of the Secret.",
+  DatabaseReadOnly: "The database is in recovery or read-only: a fence cannot be raised there.",
+  SchemaMissing: "The fence schema is not installed, or of a version that this sidecar does not know.",
+  MissingRights: "The database user lacks rights on the fence schema.",
+  RoleNotFenceable: "The database user ignores privileges (superuser …): a fence could not refuse it.",
+  RaiseBlocked: "Somebody who did not come through the proxy holds a lock that the raise needs; the message names who.",
+  RaiseFailed: "The raise failed for another reason, see the message.",
+  // Suspended
+  NotSuspended: "spec.suspend is false.",
+  Suspending: "spec.suspend is true; the owner is being stopped.",
+  Stopped: "spec.suspend is true, and no pod of the job is left.",
+  // Complete, Failed
+  Running: "The job has not ended.",
+  Completed: "The owner of the last generation ended well.",
+  BackoffLimitExceeded: "More consecutive failures than spec.backoffLimit.",
+  DeadlineExceeded: "The job ran longer than spec.activeDeadlineSeconds.",
+  // events only
+  PodCreated: "A candidate's pod was created.",
+  WriteRefused: "Writes of an older generation were refused after its end.",
+  FenceRaised: "A database accepted the new generation.",
+} as const;
+
+export type Reason = keyof typeof REASONS;

@@ -1,0 +1,138 @@
+/**
+ * `FencedJob.spec`: the one source of the CRD's schema, of the reference in docs/ and of the check in the reconciler
+ * (admission may have been bypassed, so it is asserted there again).
+ */
+import { z } from "zod";
+
+export const GROUP = "fencedjob.dev";
+export const VERSION = "v1alpha1";
+export const API_VERSION = `${GROUP}/${VERSION}`;
+export const KIND = "FencedJob";
+export const PLURAL = "fencedjobs";
+
+/** Pods are named `<job>-<attempt>` and carry the job's name as a label: 63 characters in all (E11). */
+export const JOB_NAME_LENGTH_MAX = 52;
+
+const seconds = (min: number, max: number) => z.int().min(min).max(max);
+
+export const leaseSpec = z
+  .object({
+    durationSeconds: seconds(3, 600)
+      .default(10)
+      .describe("How long an unchanged Lease protects its holder; a successor starts after it."),
+    renewIntervalSeconds: seconds(1, 200).default(3).describe("From one renewal to the next; a third of the duration."),
+    requestTimeoutSeconds: seconds(1, 60).default(2).describe("Budget of one renewal request."),
+    marginSeconds: seconds(0, 60).default(1).describe("The owner stops this much before the duration ends."),
+  })
+  .strict();
+
+const databaseSpec = z
+  .object({
+    name: z
+      .string()
+      .regex(/^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$/)
+      .describe("Name of the database in status, conditions and events."),
+    secretName: z
+      .string()
+      .min(1)
+      .max(253)
+      .describe("Secret with `uri`, or host/port/dbname/user/password/sslmode/ca.crt; mounted into the sidecar only."),
+    port: z.int().min(1024).max(65535).default(5432).describe("Port on 127.0.0.1 where the application finds it."),
+  })
+  .strict();
+
+export const fencedJobSpec = z
+  .object({
+    fenceName: z
+      .string()
+      .min(1)
+      .max(200)
+      .optional()
+      .describe(
+        "Key of the fence in each database; default `<namespace>/<name>`. Whoever takes the work over keeps it.",
+      ),
+    suspend: z.boolean().default(false).describe("No owner and no pods while true."),
+    standbys: z
+      .object({ count: z.int().min(0).max(10).default(0).describe("Candidates kept beside the owner.") })
+      .strict()
+      .prefault({}),
+    lease: leaseSpec.prefault({}),
+    databases: z.array(databaseSpec).min(1).max(8).describe("One fence per database."),
+    drainSeconds: seconds(0, 300)
+      .default(2)
+      .describe("How long a takeover waits for the older generation's transactions before it ends their sessions."),
+    backoffLimit: z.int().min(0).max(1000).default(6).describe("Consecutive failures until the job is Failed."),
+    activeDeadlineSeconds: seconds(1, 2 ** 31 - 1)
+      .optional()
+      .describe("Longest total run time, from the first owner."),
+    ttlSecondsAfterFinished: seconds(0, 2 ** 31 - 1)
+      .optional()
+      .describe("The FencedJob is deleted so long after its end."),
+    template: z
+      .looseObject({ spec: z.looseObject({ containers: z.array(z.looseObject({})).min(1) }) })
+      .describe("Any pod: restartPolicy Never or OnFailure runs to completion, Always is a long-running owner."),
+  })
+  .strict();
+
+export type FencedJobSpec = z.infer<typeof fencedJobSpec>;
+
+export interface ObjectMeta {
+  name: string;
+  namespace: string;
+  uid: string;
+  resourceVersion?: string;
+  generation?: number;
+  creationTimestamp?: string;
+  deletionTimestamp?: string;
+  labels?: Record<string, string>;
+  annotations?: Record<string, string>;
+  finalizers?: string[];
+  ownerReferences?: Record<string, unknown>[];
+}
+
+/** CEL rules of the CRD: what must not even be written. Each holds in `specProblems` too. */
+export const CEL_RULES = [
+  {
+    path: ["spec", "lease"],
+    rule: "self.renewIntervalSeconds + self.requestTimeoutSeconds + self.marginSeconds < self.durationSeconds",
+    message: "renewIntervalSeconds + requestTimeoutSeconds + marginSeconds must be below durationSeconds",
+  },
+  {
+    path: ["spec", "databases"],
+    rule: "self.all(a, self.exists_one(b, a.name == b.name)) && self.all(a, self.exists_one(b, a.port == b.port))",
+    message: "each database needs its own name and its own port",
+  },
+  {
+    path: ["spec"],
+    rule: "has(self.fenceName) == has(oldSelf.fenceName) && (!has(self.fenceName) || self.fenceName == oldSelf.fenceName)",
+    message: "fenceName cannot be changed: the work would meet another fence (INV-8)",
+  },
+  {
+    path: [],
+    rule: `self.metadata.name.size() <= ${JOB_NAME_LENGTH_MAX}`,
+    message: `the name may have ${JOB_NAME_LENGTH_MAX} characters: pods are named <name>-<attempt>`,
+  },
+] as const;
+
+export type SpecVerdict = { ok: true; spec: FencedJobSpec } | { ok: false; problems: string[] };
+
+/** Reads a spec from the API, with defaults; every problem with its path. */
+export function readSpec(raw: unknown): SpecVerdict {
+  const parsed = fencedJobSpec.safeParse(raw);
+  if (!parsed.success) {
+    return {
+      ok: false,
+      problems: parsed.error.issues.map((issue) => `spec.${issue.path.join(".")}: ${issue.message}`),
+    };
+  }
+  const { lease, databases } = parsed.data;
+  const problems: string[] = [];
+  if (lease.renewIntervalSeconds + lease.requestTimeoutSeconds + lease.marginSeconds >= lease.durationSeconds) {
+    problems.push(`spec.lease: ${CEL_RULES[0].message}`);
+  }
+  const distinct = (values: readonly unknown[]): boolean => new Set(values).size === values.length;
+  if (!distinct(databases.map(({ name }) => name)) || !distinct(databases.map(({ port }) => port))) {
+    problems.push(`spec.databases: ${CEL_RULES[1].message}`);
+  }
+  return problems.length ? { ok: false, problems } : { ok: true, spec: parsed.data };
+}

@@ -1,0 +1,85 @@
+/** `FencedJob.status`: what the controller has promised and observed. Only the controller writes it. */
+import { z } from "zod";
+import type { ObjectMeta } from "./spec.ts";
+
+const time = z.iso.datetime().describe("Wall time, for people.");
+const generation = z.int().min(1).max(Number.MAX_SAFE_INTEGER);
+
+export const conditionSchema = z.object({
+  type: z.string(),
+  status: z.enum(["True", "False", "Unknown"]),
+  reason: z.string(),
+  message: z.string(),
+  lastTransitionTime: time,
+  observedGeneration: z.int(),
+});
+
+export const ownerSchema = z.object({
+  pod: z.string(),
+  uid: z.string(),
+  node: z.string().optional(),
+  generation,
+  since: time,
+  leaseUID: z
+    .string()
+    .optional()
+    .describe("The Lease that was seen to name this grant; absent while it is being written."),
+});
+
+export const fenceSchema = z.object({ database: z.string(), generation, incarnation: z.string() });
+
+export const historySchema = z.object({
+  generation,
+  pod: z.string(),
+  uid: z.string(),
+  from: time,
+  until: time,
+  reason: z.string(),
+  rejectedWrites: z
+    .int()
+    .min(0)
+    .describe("Writes and commits of this generation refused after its end, as its pod counted them."),
+});
+
+export const fencedJobStatus = z.object({
+  observedGeneration: z.int().optional(),
+  generation: z
+    .int()
+    .min(0)
+    .max(Number.MAX_SAFE_INTEGER)
+    .default(0)
+    .describe("Highest generation ever reserved (INV-8)."),
+  attempt: z.int().min(0).default(0).describe("Highest attempt whose pod name was reserved."),
+  failures: z.int().min(0).default(0).describe("Consecutive failures."),
+  lastFailureTime: time.optional(),
+  startTime: time.optional().describe("When the first owner was granted."),
+  completionTime: time.optional(),
+  owner: ownerSchema.optional().describe("The grant in force: reserved here before the Lease names it."),
+  candidates: z.array(z.object({ attempt: z.int(), pod: z.string() })).default([]),
+  fence: generation.optional().describe("Lowest generation that every database accepts, for the FENCE column."),
+  fences: z.array(fenceSchema).default([]),
+  history: z.array(historySchema).default([]).describe("The last 10 owners, newest first."),
+  summary: z.string().default("").describe("For people and the STATUS column; no program may depend on it."),
+  conditions: z.array(conditionSchema).default([]),
+});
+
+export type Condition = z.infer<typeof conditionSchema>;
+export type Owner = z.infer<typeof ownerSchema>;
+export type HistoryEntry = z.infer<typeof historySchema>;
+export type FencedJobStatus = z.infer<typeof fencedJobStatus>;
+
+export const HISTORY_MAX = 10;
+
+export interface FencedJob {
+  apiVersion: string;
+  kind: string;
+  metadata: ObjectMeta;
+  spec: unknown;
+  status?: unknown;
+}
+
+/** The status as stored, with defaults; an unreadable one (edited, restored without) starts empty: the database is the floor. */
+export function readStatus(raw: unknown): FencedJobStatus {
+  const parsed = fencedJobStatus.safeParse(raw ?? {});
+  return parsed.success ? parsed.data : fencedJobStatus.parse({});
+}

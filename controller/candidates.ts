@@ -1,0 +1,94 @@
+/** Which pods a job needs, has and no longer needs: candidates, superseded and ended ones. Pure. */
+import { isoSeconds, wallMsOf } from "../platform/clock.ts";
+import type { FencedJobSpec } from "./api/spec.ts";
+import { HISTORY_MAX } from "./api/status.ts";
+import type { Draft } from "./draft.ts";
+import type { OwnerState } from "./ownership.ts";
+import type { PodView } from "./snapshot.ts";
+
+/** A superseded pod may see the refusal and log it before it is deleted; the fence protects meanwhile. */
+const SUPERSEDED_LINGER_MS = 60_000;
+const BACKOFF_MS_BASE = 1_000;
+const BACKOFF_MS_MAX = 300_000;
+/** Ended pods kept for their logs. */
+const ENDED_PODS_MAX = HISTORY_MAX;
+
+export function candidatesWanted(draft: Draft, spec: FencedJobSpec, state: OwnerState | null): number {
+  const { status, snapshot } = draft;
+  if (status.failures > 0 && status.lastFailureTime && !status.owner) {
+    const backoffMs = Math.min(BACKOFF_MS_BASE * 2 ** (status.failures - 1), BACKOFF_MS_MAX);
+    const leftMs = wallMsOf(status.lastFailureTime) + backoffMs - snapshot.wallMs;
+    if (leftMs > 0) {
+      const message = `failure ${status.failures}; the next candidate starts at ${isoSeconds(snapshot.wallMs + leftMs)}`;
+      draft.condition("Owned", "False", "BackingOff", message);
+      status.summary = `Backing off after failure ${status.failures}`;
+      draft.lookAgainIn(leftMs);
+      return status.candidates.length;
+    }
+  }
+  const ownerLeaves = snapshot.pods.some(({ uid, deleting }) => uid === status.owner?.uid && deleting);
+  const successor = !status.owner || state?.kind === "overdue" || ownerLeaves;
+  return spec.standbys.count + (successor ? 1 : 0);
+}
+
+/** Candidates that can no longer be granted leave the list; one that ended by itself counts as a failure. */
+export function dropLostCandidates(draft: Draft): void {
+  const { status, snapshot } = draft;
+  status.candidates = status.candidates.filter(({ attempt, pod: name }) => {
+    if (snapshot.burnedAttempts.includes(attempt)) return false;
+    const pod = snapshot.pods.find((pod) => pod.name === name);
+    if (!pod || isAlive(pod)) return !pod?.deleting;
+    status.failures += 1;
+    status.lastFailureTime = draft.wall;
+    draft.event(
+      "Warning",
+      "PodFailed",
+      `candidate ${name} ended before it was granted anything: ${pod.failure || pod.phase}`,
+    );
+    return false;
+  });
+}
+
+export function keepCandidates(draft: Draft, wanted: number): void {
+  const { status, snapshot } = draft;
+  // The newest go first: an older candidate is likelier to be ready.
+  status.candidates = status.candidates.slice(0, wanted);
+  while (status.candidates.length < wanted) {
+    status.attempt += 1;
+    status.candidates.push({ attempt: status.attempt, pod: `${snapshot.job.name}-${status.attempt}` });
+  }
+  for (const { attempt, pod } of status.candidates) {
+    if (!snapshot.pods.some(({ name }) => name === pod)) draft.actions.push({ kind: "createPod", attempt });
+  }
+}
+
+export function readyCandidate(draft: Draft): PodView | undefined {
+  const { pods } = draft.snapshot;
+  return draft.status.candidates
+    .map(({ pod }) => pods.find(({ name }) => name === pod))
+    .find((pod) => pod?.sidecarRunning && !pod.deleting && isAlive(pod));
+}
+
+/** Surplus candidates, superseded pods after their time, and ended pods beyond those kept for their logs. */
+export function collectPods(draft: Draft): void {
+  const { status, snapshot } = draft;
+  const kept = new Set([status.owner?.pod, ...status.candidates.map(({ pod }) => pod)]);
+  const alreadyAsked = new Set(draft.actions.map((action) => (action.kind === "deletePod" ? action.pod : "")));
+  const ended = snapshot.pods.filter((pod) => !isAlive(pod)).sort((a, b) => b.attempt - a.attempt);
+  const surplus = ended.slice(ENDED_PODS_MAX);
+  for (const pod of snapshot.pods.filter(isAlive)) {
+    if (kept.has(pod.name)) continue;
+    const past = status.history.find(({ uid }) => uid === pod.uid);
+    const lingersMs = past ? wallMsOf(past.until) + SUPERSEDED_LINGER_MS - snapshot.wallMs : 0;
+    if (lingersMs > 0) draft.lookAgainIn(lingersMs);
+    else surplus.push(pod);
+  }
+  for (const pod of surplus) {
+    if (!pod.deleting && !alreadyAsked.has(pod.name))
+      draft.actions.push({ kind: "deletePod", pod: pod.name, uid: pod.uid });
+  }
+}
+
+export function isAlive(pod: PodView): boolean {
+  return pod.phase !== "Succeeded" && pod.phase !== "Failed";
+}

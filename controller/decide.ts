@@ -1,0 +1,256 @@
+/**
+ * One reconcile's decision: snapshot → plan, without I/O, clock or randomness.
+ *
+ * Invariants: a generation is reserved in the plan's status before its Lease action may run (INV-8); completion,
+ * failure and progress count from the owner in force only (INV-9); a pod is granted at most once (INV-7).
+ * Not responsible for: writing. `apply.ts` writes the status first, conditional on its version, and acts after it.
+ */
+import { type LeaseTiming, overdueMs } from "../lease/timing.ts";
+import { wallMsOf } from "../platform/clock.ts";
+import type { Reason } from "./api/reasons.ts";
+import type { FencedJobSpec } from "./api/spec.ts";
+import { HISTORY_MAX, type Owner } from "./api/status.ts";
+import {
+  candidatesWanted,
+  collectPods,
+  dropLostCandidates,
+  isAlive,
+  keepCandidates,
+  readyCandidate,
+} from "./candidates.ts";
+import { count, Draft, type Plan } from "./draft.ts";
+import { fenceChange } from "./fences.ts";
+import { mayClaim, type OwnerState, type OwnershipEnd, ownerState, ownReport, reportedFloor } from "./ownership.ts";
+import type { Snapshot } from "./snapshot.ts";
+
+export function decide(snapshot: Snapshot): Plan {
+  const draft = new Draft(snapshot);
+  countRejectedWrites(draft);
+  admit(draft);
+  const spec = snapshot.spec.ok ? snapshot.spec.spec : null;
+  if (spec) {
+    const timing = timingOf(spec);
+    const state = draft.status.owner ? ownerState(draft.status.owner, snapshot, overdueMs(timing)) : null;
+    followOwner(draft, spec, state);
+  }
+  collectPods(draft);
+  return draft.plan();
+}
+
+export function timingOf(spec: FencedJobSpec): LeaseTiming {
+  const { durationSeconds, renewIntervalSeconds, requestTimeoutSeconds, marginSeconds } = spec.lease;
+  return {
+    durationMs: durationSeconds * 1000,
+    renewIntervalMs: renewIntervalSeconds * 1000,
+    requestTimeoutMs: requestTimeoutSeconds * 1000,
+    marginMs: marginSeconds * 1000,
+  };
+}
+
+function countRejectedWrites(draft: Draft): void {
+  for (const entry of draft.status.history) {
+    const words = draft.snapshot.pods.find(({ uid }) => uid === entry.uid)?.lastWords;
+    if (!words || words.generation !== entry.generation || words.rejectedWrites <= entry.rejectedWrites) continue;
+    entry.rejectedWrites = words.rejectedWrites;
+    draft.event(
+      "Warning",
+      "WriteRefused",
+      `${count(words.rejectedWrites, "write")} of generation ${entry.generation} (${entry.pod}) refused after its end`,
+    );
+  }
+}
+
+function admit(draft: Draft): void {
+  const { spec, template } = draft.snapshot;
+  const problem: { reason: Reason; message: string } | null = !spec.ok
+    ? { reason: "InvalidSpec", message: spec.problems.join("; ") }
+    : template.ok
+      ? null
+      : template;
+  if (!problem) {
+    draft.condition("Admitted", "True", "Accepted", "the spec is valid and the API server accepts the pod");
+    return;
+  }
+  draft.condition(
+    "Admitted",
+    "False",
+    problem.reason,
+    `${problem.message}. No new pod is created until this is fixed.`,
+  );
+  draft.status.summary = `Not admitted: ${problem.reason}`;
+  if (draft.reasonBefore("Admitted") !== problem.reason) draft.event("Warning", problem.reason, problem.message);
+}
+
+function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null): void {
+  const { status, snapshot } = draft;
+  const report = status.owner ? ownReport(status.owner, snapshot) : null;
+  status.generation = Math.max(status.generation, reportedFloor(report));
+  dropLostCandidates(draft);
+  const successor = readyCandidate(draft);
+  const open = !status.completionTime && !spec.suspend && !snapshot.job.deleting && isAdmitted(snapshot);
+  if (status.owner && state?.kind === "ended") endOwnership(draft, spec, status.owner, state.end);
+  else if (status.owner && state?.kind === "overdue" && state.expired && successor && open) {
+    const seconds = Math.round(snapshot.leaseUnchangedMs / 1000);
+    const message = `${status.owner.pod} (generation ${status.owner.generation}) did not renew for ${seconds} s; its writes will be refused`;
+    endOwnership(draft, spec, status.owner, { reason: "LeaseExpired", outcome: "superseded", message });
+  }
+  deadlines(draft, spec);
+  if (status.completionTime) return finished(draft, spec);
+  if (spec.suspend) return suspend(draft);
+  draft.condition("Suspended", "False", "NotSuspended", "spec.suspend is false");
+  draft.condition("Complete", "False", "Running", "the job has not ended");
+  draft.condition("Failed", "False", "Running", `${status.failures} of ${spec.backoffLimit} consecutive failures`);
+  if (status.owner) watchOwner(draft, spec, status.owner, state);
+  const wanted = candidatesWanted(draft, spec, state);
+  keepCandidates(draft, isAdmitted(snapshot) ? wanted : 0);
+  if (!status.owner) grantNext(draft);
+}
+
+function isAdmitted(snapshot: Snapshot): boolean {
+  return snapshot.spec.ok && snapshot.template.ok;
+}
+
+function endOwnership(draft: Draft, spec: FencedJobSpec, owner: Owner, end: OwnershipEnd): void {
+  const { status } = draft;
+  status.history.unshift({
+    generation: owner.generation,
+    pod: owner.pod,
+    uid: owner.uid,
+    from: owner.since,
+    until: draft.wall,
+    reason: end.reason,
+    rejectedWrites: 0,
+  });
+  status.history.splice(HISTORY_MAX);
+  delete status.owner;
+  draft.event(end.outcome === "success" ? "Normal" : "Warning", end.reason, end.message);
+  countRejectedWrites(draft);
+  if (end.outcome === "success") {
+    status.failures = 0;
+    finish(draft, "Complete", "Completed", `generation ${owner.generation} (${owner.pod}) completed the job`);
+  } else if (end.outcome === "failure") {
+    status.failures += 1;
+    status.lastFailureTime = draft.wall;
+    if (status.failures > spec.backoffLimit) {
+      finish(
+        draft,
+        "Failed",
+        "BackoffLimitExceeded",
+        `${count(status.failures, "consecutive failure")}, the last: ${end.message}`,
+      );
+    }
+  }
+}
+
+function finish(draft: Draft, type: "Complete" | "Failed", reason: Reason, message: string): void {
+  draft.status.completionTime = draft.wall;
+  draft.condition(type, "True", reason, message);
+  draft.condition(type === "Complete" ? "Failed" : "Complete", "False", "Finished", message);
+  draft.event(type === "Complete" ? "Normal" : "Warning", reason, message);
+  draft.status.summary = type === "Complete" ? "Complete" : `Failed: ${reason}`;
+}
+
+function deadlines(draft: Draft, spec: FencedJobSpec): void {
+  const { status, snapshot } = draft;
+  if (status.completionTime || spec.activeDeadlineSeconds === undefined || !status.startTime) return;
+  const leftMs = wallMsOf(status.startTime) + spec.activeDeadlineSeconds * 1000 - snapshot.wallMs;
+  if (leftMs > 0) return draft.lookAgainIn(leftMs);
+  const message = `the job ran longer than ${spec.activeDeadlineSeconds} s`;
+  if (status.owner)
+    endOwnership(draft, spec, status.owner, { reason: "DeadlineExceeded", outcome: "superseded", message });
+  finish(draft, "Failed", "DeadlineExceeded", message);
+}
+
+function finished(draft: Draft, spec: FencedJobSpec): void {
+  const { status, snapshot } = draft;
+  draft.condition("Owned", "False", "Finished", "the job has ended");
+  status.candidates = [];
+  const last = status.history[0];
+  if (last && snapshot.lease?.holder === last.uid && snapshot.lease.generation === last.generation) {
+    draft.actions.push({ kind: "clearLease", holder: last.uid, generation: last.generation });
+  }
+  if (spec.ttlSecondsAfterFinished === undefined || !status.completionTime) return;
+  const leftMs = wallMsOf(status.completionTime) + spec.ttlSecondsAfterFinished * 1000 - snapshot.wallMs;
+  if (leftMs > 0) draft.lookAgainIn(leftMs);
+  else draft.actions.push({ kind: "deleteJob" });
+}
+
+function suspend(draft: Draft): void {
+  const { status, snapshot } = draft;
+  status.candidates = [];
+  const alive = snapshot.pods.filter(isAlive);
+  for (const pod of alive) if (!pod.deleting) draft.actions.push({ kind: "deletePod", pod: pod.name, uid: pod.uid });
+  if (alive.length) draft.condition("Suspended", "False", "Suspending", `${count(alive.length, "pod")} being stopped`);
+  else draft.condition("Suspended", "True", "Stopped", "no pod of the job is left");
+  draft.condition("Owned", "False", "Suspended", "spec.suspend is true");
+  status.summary = alive.length ? "Suspending" : "Suspended";
+}
+
+function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, state: OwnerState | null): void {
+  const { snapshot, status } = draft;
+  const timing = timingOf(spec);
+  owner.node = snapshot.pods.find(({ uid }) => uid === owner.uid)?.node ?? owner.node;
+  if (state?.kind === "granting") {
+    if (mayClaim(snapshot)) draft.actions.push({ kind: "grant" });
+    else draft.lookAgainIn(snapshot.leaseRemainingMs);
+    return;
+  }
+  if (snapshot.lease) owner.leaseUID = snapshot.lease.uid;
+  if (state?.kind === "ending") {
+    draft.condition("Owned", "False", "Ending", `${owner.pod} has given the Lease back and is ending`);
+    draft.lookAgainIn(snapshot.leaseRemainingMs);
+    status.summary = "Ending";
+    return;
+  }
+  if (state?.kind === "overdue") {
+    const message = `${owner.pod} (generation ${owner.generation}) has not renewed; a candidate takes over when the lease runs out`;
+    draft.condition("Owned", "Unknown", "RenewalOverdue", message);
+    status.summary = "Owner does not renew";
+    draft.lookAgainIn(snapshot.leaseRemainingMs);
+  } else {
+    draft.condition("Owned", "True", "Granted", `${owner.pod} owns generation ${owner.generation}`);
+    draft.lookAgainIn(overdueMs(timing) - snapshot.leaseUnchangedMs);
+  }
+  const change = fenceChange(owner, spec, ownReport(owner, snapshot), snapshot.status);
+  status.fences = change.fences;
+  if (change.fence === null) delete status.fence;
+  else status.fence = change.fence;
+  draft.condition("FenceRaised", change.condition.status, change.condition.reason, change.condition.message);
+  for (const event of change.events) draft.event(event.type, event.reason, event.message);
+  if (state?.kind === "held")
+    status.summary = change.condition.status === "True" ? "Owned" : `Owned, ${change.condition.reason}`;
+}
+
+function grantNext(draft: Draft): void {
+  const { status, snapshot } = draft;
+  const next = readyCandidate(draft);
+  if (!next) {
+    const first = snapshot.pods.find(({ name }) => name === status.candidates[0]?.pod);
+    if (!status.candidates.length) return;
+    const waitsFor = first ? first.waitingFor : "its pod to be created";
+    draft.condition("Owned", "False", "WaitingForPod", `${status.candidates[0]?.pod} waits for ${waitsFor}`);
+    status.summary = `Waiting: ${waitsFor.length > 60 ? `${waitsFor.slice(0, 60)}…` : waitsFor}`;
+    return;
+  }
+  if (!mayClaim(snapshot)) {
+    draft.condition(
+      "Owned",
+      "False",
+      "WaitingForPod",
+      `${next.name} waits for the Lease of ${snapshot.lease?.holderPod} to run out`,
+    );
+    status.summary = "Waiting: an older Lease";
+    return draft.lookAgainIn(snapshot.leaseRemainingMs);
+  }
+  // INV-8: reserved here, in the status that is written before the Lease.
+  status.generation += 1;
+  status.owner = { pod: next.name, uid: next.uid, generation: status.generation, since: draft.wall };
+  if (next.node) status.owner.node = next.node;
+  status.startTime ??= draft.wall;
+  status.candidates = status.candidates.filter(({ pod }) => pod !== next.name);
+  draft.condition("Owned", "True", "Granted", `${next.name} owns generation ${status.generation}`);
+  draft.condition("FenceRaised", "False", "Raising", `${next.name} is raising the fence to ${status.generation}`);
+  draft.event("Normal", "Granted", `generation ${status.generation} granted to ${next.name}`);
+  status.summary = "Owned, Raising";
+  draft.actions.push({ kind: "grant" });
+}

@@ -1,0 +1,103 @@
+/** What the owner's report says about the fences: status list, condition and events. Pure. */
+import type { RaisedFence, RaiseFailure, Report } from "../lease/report.ts";
+import type { ConditionChange } from "./api/conditions.ts";
+import type { Reason } from "./api/reasons.ts";
+import type { FencedJobSpec } from "./api/spec.ts";
+import type { FencedJobStatus, Owner } from "./api/status.ts";
+
+export interface FenceChange {
+  readonly fences: FencedJobStatus["fences"];
+  /** The lowest generation that every database accepts; null while one of them has none. */
+  readonly fence: number | null;
+  readonly condition: ConditionChange;
+  readonly events: readonly { type: "Normal" | "Warning"; reason: Reason; message: string }[];
+}
+
+/** SQLSTATE of class LF (fence/codes.ts) → reason of the condition FenceRaised. */
+const REASON_OF_CODE: Readonly<Record<string, Reason>> = {
+  LF001: "RaiseRefused",
+  LF003: "RaiseRefused",
+  LF004: "RaiseBlocked",
+  LF010: "RoleNotFenceable",
+  LF011: "SchemaMissing",
+  LF012: "MissingRights",
+  LF013: "DatabaseReadOnly",
+  LF015: "DatabaseUnreachable",
+  LF016: "AuthenticationFailed",
+  LF017: "SecretMissing",
+};
+
+export function fenceChange(
+  owner: Owner,
+  spec: FencedJobSpec,
+  report: Report | null,
+  before: FencedJobStatus,
+): FenceChange {
+  const raised = report?.fences ?? [];
+  const fences = spec.databases.flatMap(({ name }) => {
+    const now = raised.find(({ database }) => database === name);
+    if (now) return [{ database: name, generation: now.generation, incarnation: now.incarnation }];
+    return before.fences.filter(({ database }) => database === name);
+  });
+  const fence = fences.length < spec.databases.length ? null : Math.min(...fences.map(({ generation }) => generation));
+  return {
+    fences,
+    fence,
+    condition: condition(owner, spec, report),
+    events: events(raised, report?.failures ?? [], before),
+  };
+}
+
+function condition(owner: Owner, spec: FencedJobSpec, report: Report | null): ConditionChange {
+  const failure = report?.failures[0];
+  if (failure) {
+    const reason = REASON_OF_CODE[failure.code] ?? "RaiseFailed";
+    return { status: "False", reason, message: text(failure) };
+  }
+  const names = spec.databases.map(({ name }) => name);
+  const waiting = names.filter((name) => !report?.fences.some(({ database }) => database === name));
+  if (waiting.length) {
+    return {
+      status: "False",
+      reason: "Raising",
+      message: `${owner.pod} is raising the fence of ${waiting.join(", ")} to ${owner.generation}`,
+    };
+  }
+  const accept = names.length === 1 ? "accepts" : "accept";
+  return {
+    status: "True",
+    reason: "Raised",
+    message: `${names.join(", ")} ${accept} generation ${owner.generation} only`,
+  };
+}
+
+function events(
+  raised: readonly RaisedFence[],
+  failures: readonly RaiseFailure[],
+  before: FencedJobStatus,
+): FenceChange["events"] {
+  const told = before.conditions.find(({ type }) => type === "FenceRaised")?.message;
+  const news = raised.filter(
+    ({ database, generation }) =>
+      !before.fences.some((fence) => fence.database === database && fence.generation === generation),
+  );
+  return [
+    ...news.map((fence) => ({ type: "Normal" as const, reason: "FenceRaised" as const, message: raisedText(fence) })),
+    ...failures
+      .filter((failure) => text(failure) !== told)
+      .map((failure) => ({
+        type: "Warning" as const,
+        reason: REASON_OF_CODE[failure.code] ?? ("RaiseFailed" as const),
+        message: text(failure),
+      })),
+  ];
+}
+
+function raisedText({ database, previousGeneration, generation, tookMs, sessionsEnded }: RaisedFence): string {
+  const ended = sessionsEnded ? `, ${sessionsEnded} older session${sessionsEnded === 1 ? "" : "s"} ended` : "";
+  return `${database}: fence ${previousGeneration ?? "none"} → ${generation} in ${Math.round(tookMs)} ms${ended}`;
+}
+
+function text({ database, code, message, hint }: RaiseFailure): string {
+  return `${database}: ${code} ${message}${hint ? ` ${hint}` : ""}`;
+}

@@ -1,0 +1,95 @@
+/**
+ * Whether the granted ownership has ended, and whether the Lease may be claimed for another: pure.
+ *
+ * Does NOT protect data: waiting protects the progress of a live owner, the fence protects the data.
+ */
+import { isOurs } from "../lease/record.ts";
+import { parseReport, type Report } from "../lease/report.ts";
+import type { Reason } from "./api/reasons.ts";
+import type { Owner } from "./api/status.ts";
+import type { PodView, Snapshot } from "./snapshot.ts";
+
+export interface OwnershipEnd {
+  readonly reason: Reason;
+  /** What it counts as for the job (INV-9: only the owner in force is asked). */
+  readonly outcome: "success" | "failure" | "superseded";
+  readonly message: string;
+}
+
+export type OwnerState =
+  | { readonly kind: "ended"; readonly end: OwnershipEnd }
+  /** Reserved in status; the Lease does not name it yet. */
+  | { readonly kind: "granting" }
+  /** The Lease names it and is being renewed. */
+  | { readonly kind: "held" }
+  /** No renewal for so long that a successor should be prepared; `expired`: it may be claimed now. */
+  | { readonly kind: "overdue"; readonly expired: boolean }
+  /** Given back; its pod is about to end, and tells then whether the job is done. */
+  | { readonly kind: "ending" };
+
+export function ownerState(owner: Owner, snapshot: Snapshot, overdueMs: number): OwnerState {
+  const { lease, leaseRemainingMs, leaseUnchangedMs } = snapshot;
+  const pod = snapshot.pods.find(({ uid }) => uid === owner.uid);
+  const podEnd = podEnded(owner, pod);
+  if (podEnd) return { kind: "ended", end: podEnd };
+  const refused = finalRefusal(ownReport(owner, snapshot));
+  if (refused) return { kind: "ended", end: { reason: "RaiseRefused", outcome: "failure", message: refused } };
+  const me = { holder: owner.uid, generation: owner.generation };
+  if (isOurs(lease, me)) {
+    if (leaseUnchangedMs < overdueMs) return { kind: "held" };
+    return { kind: "overdue", expired: leaseRemainingMs === 0 };
+  }
+  if (!lease)
+    return owner.leaseUID ? ended("LeaseDeleted", "the Lease was deleted under its holder") : { kind: "granting" };
+  if (lease.generation === owner.generation) {
+    if (lease.holder === null)
+      return leaseRemainingMs === 0 ? ended("Released", "the Lease was given back") : { kind: "ending" };
+    return ended("LeaseTaken", `the Lease names ${lease.holder}, to whom nothing was granted`);
+  }
+  // Once it was seen to name this grant, a Lease that names another is loss for the owner, whoever wrote it.
+  if (owner.leaseUID) return ended("LeaseTaken", `the Lease names generation ${lease.generation ?? "none"}`);
+  return { kind: "granting" };
+}
+
+function ended(reason: Reason, message: string): OwnerState {
+  return { kind: "ended", end: { reason, outcome: "superseded", message } };
+}
+
+function podEnded(owner: Owner, pod: PodView | undefined): OwnershipEnd | null {
+  if (!pod) return { reason: "PodGone", outcome: "failure", message: `pod ${owner.pod} no longer exists` };
+  if (pod.phase === "Succeeded")
+    return { reason: "PodSucceeded", outcome: "success", message: `${pod.name} ended well` };
+  if (pod.phase === "Failed")
+    return { reason: "PodFailed", outcome: "failure", message: `${pod.name}: ${pod.failure || "failed"}` };
+  return null;
+}
+
+/** The report of the grant in force, never of an older one (INV-9). */
+export function ownReport(owner: Owner, snapshot: Snapshot): Report | null {
+  if (!isOurs(snapshot.lease, { holder: owner.uid, generation: owner.generation })) return null;
+  const report = parseReport(snapshot.lease?.report ?? null);
+  return report?.generation === owner.generation ? report : null;
+}
+
+function finalRefusal(report: Report | null): string | null {
+  const failure = report?.failures.find(({ final }) => final);
+  return failure ? `${failure.database}: ${failure.message}` : null;
+}
+
+/** The highest generation that a database reported: the issuer goes above it (INV-8). */
+export function reportedFloor(report: Report | null): number {
+  return Math.max(0, ...(report?.failures ?? []).map(({ floor }) => floor ?? 0));
+}
+
+/**
+ * Whether the observed Lease may be claimed now: it names nobody, its holder cannot be running any more, its holder
+ * cannot raise, or it has stood unchanged for its whole duration.
+ */
+export function mayClaim(snapshot: Snapshot): boolean {
+  const { lease, pods, leaseRemainingMs } = snapshot;
+  if (!lease || lease.holder === null || leaseRemainingMs === 0) return true;
+  const holder = pods.find(({ uid }) => uid === lease.holder);
+  if (!holder || holder.phase === "Succeeded" || holder.phase === "Failed") return true;
+  const report = parseReport(lease.report);
+  return report?.generation === lease.generation && finalRefusal(report) !== null;
+}

@@ -1,0 +1,223 @@
+/**
+ * The pod of an attempt: the user's template as raw JSON, with the sidecar as its first init container. Pure.
+ *
+ * Invariants: the application's containers see no credentials and no token of the sidecar (decision 3); the
+ * application starts only when the sidecar's startup probe passes, which is after the raise (INV-4).
+ */
+
+import type { SidecarConfig } from "../lease/sidecarconfig.ts";
+import type { Reason } from "./api/reasons.ts";
+import { API_VERSION, type FencedJobSpec, KIND, type ObjectMeta } from "./api/spec.ts";
+import { timingOf } from "./decide.ts";
+import { ATTEMPT_LABEL, JOB_LABEL, type RawPod, SIDECAR_NAME } from "./snapshot.ts";
+
+type Json = { [key: string]: unknown };
+
+/** What the controller adds to each pod; from its own configuration. */
+export interface SidecarImage {
+  readonly image: string;
+  readonly imagePullPolicy: string;
+  readonly resources: Json;
+}
+
+export const SIDECAR_HTTP_PORT = 8433;
+const TOKEN_VOLUME = "fencedjob-token";
+const DATABASE_VOLUME_PREFIX = "fencedjob-database-";
+const DATABASES_DIR = "/etc/fencedjob/databases";
+const TOKEN_DIR = "/var/run/fencedjob";
+/** The token is renewed by the kubelet at 80 % of its life. */
+const TOKEN_SECONDS = 3600;
+/** The probe waits as long as ownership takes; it never fails the container (C04). */
+const STARTUP_PROBE_FAILURES_MAX = 2 ** 31 - 1;
+
+export interface PodParts {
+  readonly meta: ObjectMeta;
+  readonly spec: FencedJobSpec;
+  readonly sidecar: SidecarImage;
+  /** Identity of the cluster that issues generations: the row's issuer in the fence. */
+  readonly issuer: string;
+}
+
+export function podName(job: string, attempt: number): string {
+  return `${job}-${attempt}`;
+}
+
+/** The account of the job's pods: the template's own, or one made for the job, which may touch its Lease only (D12). */
+export function serviceAccountOf(meta: ObjectMeta, spec: FencedJobSpec): { name: string; ours: boolean } {
+  const own = spec.template.spec.serviceAccountName;
+  if (typeof own === "string" && own) return { name: own, ours: false };
+  return { name: `${meta.name}-fencedjob`, ours: true };
+}
+
+/** Why a template cannot be fenced, before the API server is asked. */
+export function templateProblem(spec: FencedJobSpec): { reason: Reason; message: string } | null {
+  const pod = spec.template.spec as Json;
+  if (pod.hostNetwork === true) {
+    return {
+      reason: "HostNetwork",
+      message:
+        "spec.template.spec.hostNetwork is true: the proxy's port would be open to everything on the node. Remove it",
+    };
+  }
+  const containers = [...list(pod.containers), ...list(pod.initContainers)];
+  const taken = containers.find(({ name }) => name === SIDECAR_NAME);
+  if (taken)
+    return {
+      reason: "ReservedName",
+      message: `a container is named "${SIDECAR_NAME}", which is the sidecar's name. Rename it`,
+    };
+  const volume = list(pod.volumes).find(({ name }) => typeof name === "string" && name.startsWith("fencedjob-"));
+  if (volume)
+    return {
+      reason: "ReservedName",
+      message: `volume "${volume.name}": names with "fencedjob-" are the sidecar's. Rename it`,
+    };
+  return null;
+}
+
+export function buildPod(parts: PodParts, attempt: number): Json {
+  const { meta, spec } = parts;
+  const template = structuredClone(spec.template) as { metadata?: Json; spec: Json };
+  const account = serviceAccountOf(meta, spec);
+  const pod = template.spec;
+  return {
+    apiVersion: "v1",
+    kind: "Pod",
+    metadata: {
+      labels: { ...(template.metadata?.labels as Json), [JOB_LABEL]: meta.name, [ATTEMPT_LABEL]: String(attempt) },
+      annotations: { ...(template.metadata?.annotations as Json) },
+      name: podName(meta.name, attempt),
+      namespace: meta.namespace,
+      ownerReferences: [controllerReference(meta)],
+    },
+    spec: {
+      ...pod,
+      serviceAccountName: account.name,
+      // An account that we made is for the sidecar; the application gets no token of it.
+      ...(account.ours && pod.automountServiceAccountToken === undefined
+        ? { automountServiceAccountToken: false }
+        : {}),
+      containers: list(pod.containers).map((container) => withDatabaseEnvironment(container, spec)),
+      initContainers: [
+        sidecarContainer(parts),
+        ...list(pod.initContainers).map((container) => withDatabaseEnvironment(container, spec)),
+      ],
+      volumes: [...list(pod.volumes), ...sidecarVolumes(spec)],
+    },
+  };
+}
+
+export function controllerReference(meta: ObjectMeta): Json {
+  return {
+    apiVersion: API_VERSION,
+    kind: KIND,
+    name: meta.name,
+    uid: meta.uid,
+    controller: true,
+    blockOwnerDeletion: true,
+  };
+}
+
+/** AlreadyExists is success only for the very pod that this attempt would have made (A04). */
+export function isAttemptOf(pod: RawPod, meta: ObjectMeta, attempt: number): boolean {
+  const owned = pod.metadata.ownerReferences?.some(({ uid, controller }) => controller && uid === meta.uid) ?? false;
+  return (
+    owned && pod.metadata.labels?.[ATTEMPT_LABEL] === String(attempt) && pod.metadata.deletionTimestamp === undefined
+  );
+}
+
+/**
+ * Where the application finds its database, for the variables that libpq and most drivers read. The template's own
+ * values win (E03). More than one database: the application names the ports itself.
+ */
+function withDatabaseEnvironment(container: Json, spec: FencedJobSpec): Json {
+  const [database] = spec.databases;
+  if (spec.databases.length !== 1 || !database) return container;
+  const env = list(container.env);
+  const has = (name: string): boolean => env.some((entry) => entry.name === name);
+  if (has("PGHOST") || has("PGPORT") || has("PGSERVICE")) return container;
+  const added = [
+    { name: "PGHOST", value: "127.0.0.1" },
+    { name: "PGPORT", value: String(database.port) },
+  ];
+  return { ...container, env: [...added, ...env] };
+}
+
+function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts): Json {
+  const config: SidecarConfig = {
+    namespace: meta.namespace,
+    job: meta.name,
+    fenceName: spec.fenceName ?? `${meta.namespace}/${meta.name}`,
+    issuer,
+    timing: timingOf(spec),
+    drainMs: spec.drainSeconds * 1000,
+    databases: spec.databases.map(({ name, port, secretName }) => ({
+      name,
+      port,
+      secretName,
+      dir: `${DATABASES_DIR}/${name}`,
+    })),
+    tokenDir: TOKEN_DIR,
+    httpPort: SIDECAR_HTTP_PORT,
+  };
+  const field = (name: string, fieldPath: string): Json => ({ name, valueFrom: { fieldRef: { fieldPath } } });
+  return {
+    name: SIDECAR_NAME,
+    image: sidecar.image,
+    imagePullPolicy: sidecar.imagePullPolicy,
+    args: ["sidecar"],
+    restartPolicy: "Always",
+    env: [
+      { name: "FENCEDJOB_SIDECAR", value: JSON.stringify(config) },
+      field("POD_NAME", "metadata.name"),
+      field("POD_UID", "metadata.uid"),
+    ],
+    startupProbe: {
+      httpGet: { path: "/started", port: SIDECAR_HTTP_PORT },
+      periodSeconds: 1,
+      timeoutSeconds: 1,
+      failureThreshold: STARTUP_PROBE_FAILURES_MAX,
+    },
+    resources: sidecar.resources,
+    securityContext: {
+      runAsNonRoot: true,
+      runAsUser: 65532,
+      runAsGroup: 65532,
+      readOnlyRootFilesystem: true,
+      allowPrivilegeEscalation: false,
+      capabilities: { drop: ["ALL"] },
+      seccompProfile: { type: "RuntimeDefault" },
+    },
+    volumeMounts: [
+      { name: TOKEN_VOLUME, mountPath: TOKEN_DIR, readOnly: true },
+      ...spec.databases.map(({ name }) => ({
+        name: DATABASE_VOLUME_PREFIX + name,
+        mountPath: `${DATABASES_DIR}/${name}`,
+        readOnly: true,
+      })),
+    ],
+  };
+}
+
+function sidecarVolumes(spec: FencedJobSpec): Json[] {
+  const token = {
+    name: TOKEN_VOLUME,
+    projected: {
+      defaultMode: 0o444,
+      sources: [
+        { serviceAccountToken: { path: "token", expirationSeconds: TOKEN_SECONDS } },
+        { configMap: { name: "kube-root-ca.crt", items: [{ key: "ca.crt", path: "ca.crt" }] } },
+      ],
+    },
+  };
+  // Optional, so that the sidecar starts without it and can say what is missing; the controller reads no Secret.
+  const secrets = spec.databases.map(({ name, secretName }) => ({
+    name: DATABASE_VOLUME_PREFIX + name,
+    secret: { secretName, optional: true, defaultMode: 0o444 },
+  }));
+  return [token, ...secrets];
+}
+
+function list(value: unknown): Json[] {
+  return Array.isArray(value) ? (value as Json[]) : [];
+}

@@ -1,0 +1,129 @@
+/** What one reconcile looks at: gathered by I/O, read by `decide`, which does none. */
+
+import type { LeaseRecord } from "../lease/record.ts";
+import type { LastWords } from "../lease/report.ts";
+import { parseLastWords } from "../lease/report.ts";
+import type { Reason } from "./api/reasons.ts";
+import type { SpecVerdict } from "./api/spec.ts";
+import type { FencedJobStatus } from "./api/status.ts";
+
+export const JOB_LABEL = "fencedjob.dev/job";
+export const ATTEMPT_LABEL = "fencedjob.dev/attempt";
+export const SIDECAR_NAME = "fencedjob";
+
+export type TemplateVerdict = { ok: true } | { ok: false; reason: Reason; message: string };
+
+export interface PodView {
+  readonly name: string;
+  readonly uid: string;
+  readonly attempt: number;
+  readonly phase: "Pending" | "Running" | "Succeeded" | "Failed" | "Unknown";
+  readonly node: string | undefined;
+  readonly deleting: boolean;
+  /** The sidecar's process runs: the pod may be made owner. */
+  readonly sidecarRunning: boolean;
+  /** What a pod that does not run yet waits for, in words. */
+  readonly waitingFor: string;
+  /** How a pod that ended badly ended, in words. */
+  readonly failure: string;
+  readonly lastWords: LastWords | null;
+}
+
+export interface Snapshot {
+  readonly job: {
+    readonly name: string;
+    readonly namespace: string;
+    readonly generation: number;
+    readonly deleting: boolean;
+  };
+  readonly spec: SpecVerdict;
+  readonly template: TemplateVerdict;
+  readonly status: FencedJobStatus;
+  /** All pods controlled by this FencedJob (by UID), also ended ones. */
+  readonly pods: readonly PodView[];
+  /** Attempts whose pod name is taken by a pod that is not this job's, is ending, or was granted before. */
+  readonly burnedAttempts: readonly number[];
+  readonly lease: LeaseRecord | null;
+  /** For how long this controller has seen the Lease unchanged, on its monotonic clock. */
+  readonly leaseUnchangedMs: number;
+  /** Until the Lease may be claimed for standing unchanged; 0 = now. */
+  readonly leaseRemainingMs: number;
+  /** Wall time, for records and backoff; never compared with another machine's for safety. */
+  readonly wallMs: number;
+}
+
+interface RawContainerStatus {
+  name: string;
+  state?: {
+    waiting?: { reason?: string; message?: string };
+    running?: object;
+    terminated?: { exitCode?: number; reason?: string; message?: string };
+  };
+}
+
+export interface RawPod {
+  metadata: {
+    name: string;
+    namespace?: string;
+    uid: string;
+    labels?: Record<string, string>;
+    deletionTimestamp?: string;
+    ownerReferences?: { uid?: string; controller?: boolean }[];
+  };
+  spec?: { nodeName?: string; [other: string]: unknown };
+  status?: {
+    phase?: string;
+    reason?: string;
+    message?: string;
+    conditions?: { type: string; status: string; reason?: string; message?: string }[];
+    initContainerStatuses?: RawContainerStatus[];
+    containerStatuses?: RawContainerStatus[];
+  };
+}
+
+const PHASES = ["Pending", "Running", "Succeeded", "Failed"] as const;
+
+export function viewPod(pod: RawPod): PodView {
+  const status = pod.status ?? {};
+  const sidecar = status.initContainerStatuses?.find(({ name }) => name === SIDECAR_NAME);
+  return {
+    name: pod.metadata.name,
+    uid: pod.metadata.uid,
+    attempt: Number(pod.metadata.labels?.[ATTEMPT_LABEL] ?? 0),
+    phase: PHASES.find((phase) => phase === status.phase) ?? "Unknown",
+    node: pod.spec?.nodeName,
+    deleting: pod.metadata.deletionTimestamp !== undefined,
+    sidecarRunning: sidecar?.state?.running !== undefined,
+    waitingFor: waitingFor(pod),
+    failure: failureOf(pod),
+    lastWords: parseLastWords(sidecar?.state?.terminated?.message),
+  };
+}
+
+function waitingFor(pod: RawPod): string {
+  const status = pod.status ?? {};
+  const unscheduled = status.conditions?.find(({ type, status }) => type === "PodScheduled" && status === "False");
+  if (unscheduled) return `scheduling: ${unscheduled.message ?? unscheduled.reason ?? "no node yet"}`;
+  if (!pod.spec?.nodeName) return "scheduling";
+  const all = [...(status.initContainerStatuses ?? []), ...(status.containerStatuses ?? [])];
+  for (const { name, state } of all) {
+    const { reason, message } = state?.waiting ?? {};
+    if (reason && reason !== "PodInitializing" && reason !== "ContainerCreating") {
+      return `container ${name}: ${reason}${message ? `, ${message}` : ""}`;
+    }
+  }
+  return "its containers are being created";
+}
+
+function failureOf(pod: RawPod): string {
+  const status = pod.status ?? {};
+  if (status.reason) return `${status.reason}${status.message ? `: ${status.message}` : ""}`;
+  // The sidecar's own exit code says nothing about the work (C07).
+  const ended = (status.containerStatuses ?? []).filter(({ state }) => (state?.terminated?.exitCode ?? 0) !== 0);
+  return ended
+    .map(
+      ({ name, state }) =>
+        `container ${name} ended with exit code ${state?.terminated?.exitCode} (${state?.terminated?.reason ?? "Error"})`,
+    )
+    .join("; ");
+}

@@ -1,0 +1,27 @@
+/** What the controller tells a sidecar through its environment: the only contract between the two processes beside the Lease. */
+import type { LeaseTiming } from "./timing.ts";
+
+export interface SidecarDatabase {
+  readonly name: string;
+  /** Port on 127.0.0.1 where the application finds it. */
+  readonly port: number;
+  /** Name of the Secret, for messages. */
+  readonly secretName: string;
+  /** Where the Secret is mounted. */
+  readonly dir: string;
+}
+
+export interface SidecarConfig {
+  readonly namespace: string;
+  /** Name of the FencedJob and of its Lease. */
+  readonly job: string;
+  readonly fenceName: string;
+  /** Identity of the cluster that issues generations. */
+  readonly issuer: string;
+  readonly timing: LeaseTiming;
+  readonly drainMs: number;
+  readonly databases: readonly SidecarDatabase[];
+  /** Directory with `token` and `ca.crt`. */
+  readonly tokenDir: string;
+  readonly httpPort: number;
+}
