@@ -1,0 +1,76 @@
+/** What the API server's refusals mean, in one place: callers ask these predicates and never look at status codes. */
+import { HttpError, type HttpResponse } from "../../platform/http.ts";
+
+/** The `Status` object of an answer or of an ERROR event. */
+interface Status {
+  code?: number;
+  reason?: string;
+  message?: string;
+  details?: { retryAfterSeconds?: number; causes?: { field?: string; message?: string }[] };
+}
+
+export class ApiError extends Error {
+  readonly status: number;
+  /** Kubernetes' own word: Conflict, AlreadyExists, NotFound, Invalid, Expired … */
+  readonly reason: string;
+  /** What each wrong field is, for an `Invalid` object. */
+  readonly causes: readonly { field: string; message: string }[];
+  /** How long the server asks to be left alone. */
+  readonly retryAfterMs: number | undefined;
+
+  constructor(what: string, code: number, status: Status, retryAfterSeconds?: number) {
+    super(`${what}: ${status.message ?? `answered ${code}`}`);
+    this.name = "ApiError";
+    this.status = code;
+    this.reason = status.reason ?? "";
+    this.causes = (status.details?.causes ?? []).map(({ field = "", message = "" }) => ({ field, message }));
+    const seconds = retryAfterSeconds ?? status.details?.retryAfterSeconds;
+    this.retryAfterMs = seconds === undefined ? undefined : seconds * 1000;
+  }
+}
+
+export function apiError(what: string, response: HttpResponse): ApiError {
+  const seconds = Number(response.headers["retry-after"]);
+  const body = typeof response.body === "object" && response.body !== null ? (response.body as Status) : {};
+  return new ApiError(what, response.status, body, Number.isFinite(seconds) ? seconds : undefined);
+}
+
+export function watchError(what: string, object: unknown): ApiError {
+  const status = (object ?? {}) as Status;
+  return new ApiError(what, status.code ?? 500, status);
+}
+
+const has = (error: unknown, test: (error: ApiError) => boolean): boolean => error instanceof ApiError && test(error);
+
+/** Somebody changed the object since it was read, or a precondition does not hold. */
+export const isConflict = (error: unknown): boolean =>
+  has(error, ({ status, reason }) => status === 409 && reason !== "AlreadyExists");
+
+export const isAlreadyExists = (error: unknown): boolean =>
+  has(error, ({ status, reason }) => status === 409 && reason === "AlreadyExists");
+
+export const isNotFound = (error: unknown): boolean => has(error, ({ status }) => status === 404);
+
+/** The resource version or continue token is too old: list anew. */
+export const isGone = (error: unknown): boolean => has(error, ({ status }) => status === 410);
+
+/** The server did not take the request; see `retryAfterMs`. */
+export const isThrottled = (error: unknown): boolean => has(error, ({ status }) => status === 429);
+
+export const isUnauthorized = (error: unknown): boolean => has(error, ({ status }) => status === 401);
+
+export const isForbidden = (error: unknown): boolean => has(error, ({ status }) => status === 403);
+
+/** The request itself is wrong: sent again unchanged it is refused again. */
+export const isInvalid = (error: unknown): boolean =>
+  has(error, ({ status }) => status === 400 || status === 413 || status === 415 || status === 422);
+
+/**
+ * A write that may or may not have taken effect: read before anything else (INV-6). Every 5xx counts, also those that
+ * refused for certain: an answer of 500 or 504 can hide a write that etcd committed.
+ */
+export const isUnknownOutcome = (error: unknown): boolean =>
+  error instanceof HttpError ? error.sent : has(error, ({ status }) => status >= 500);
+
+/** How long to wait at least before trying again, if the server said so. */
+export const retryAfterMs = (error: unknown): number => (error instanceof ApiError ? (error.retryAfterMs ?? 0) : 0);

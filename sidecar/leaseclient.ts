@@ -1,0 +1,152 @@
+/**
+ * The sidecar's view of the Kubernetes API: one Lease by its name, nothing else, as its rights allow.
+ *
+ * Does NOT decide anything: it says what the server said, and `unknown` when it cannot be known whether a write took
+ * effect; then the holder reads and compares (INV-6). Nothing here throws, retries or waits beyond the time given.
+ */
+import { readFile } from "node:fs/promises";
+import type { RawLease } from "../lease/record.ts";
+import type { Clock } from "../platform/clock.ts";
+import { type HttpClient, HttpError, type HttpRequest, httpClient } from "../platform/http.ts";
+
+export interface LeaseClientOptions {
+  /** `https://host:port` of the API server. */
+  baseUrl: string;
+  /** Files of the projected service account volume, read anew for each request. */
+  tokenPath: string;
+  caPath: string;
+  namespace: string;
+  name: string;
+  clock: Clock;
+}
+
+export type LeaseAnswer =
+  | { kind: "ok"; lease: RawLease }
+  | { kind: "notFound" }
+  /** The Lease is not at the resource version that was given. */
+  | { kind: "conflict" }
+  /** The server did not do it, and says why: rights, policy, a wrong object, throttling. */
+  | { kind: "refused"; status: number; message: string; retryAfterMs: number }
+  /** No answer, or one that leaves open whether it was done; `sent` is false if the request never left. */
+  | { kind: "unknown"; message: string; sent: boolean };
+
+export type LeaseNews =
+  | { kind: "lease"; lease: RawLease }
+  | { kind: "deleted" }
+  /** The server is there and nothing has changed. */
+  | { kind: "quiet" }
+  /** The last one: watch again; without a resource version if `gone`. */
+  | { kind: "ended"; gone: boolean; message: string };
+
+/** Until a watch is open. */
+const WATCH_OPEN_MS = 5000;
+const WATCH_SECONDS = 300;
+/** Two of the server's bookmarks, one each minute, missed. */
+const SILENT_MS = 150_000;
+
+export class LeaseClient {
+  readonly #client: HttpClient;
+  readonly #collection: string;
+  readonly #path: string;
+  readonly #name: string;
+
+  constructor(options: LeaseClientOptions) {
+    const { baseUrl, tokenPath, caPath, namespace, name, clock } = options;
+    this.#name = name;
+    this.#collection = `/apis/coordination.k8s.io/v1/namespaces/${encodeURIComponent(namespace)}/leases`;
+    this.#path = `${this.#collection}/${encodeURIComponent(name)}`;
+    this.#client = httpClient({
+      baseUrl,
+      clock,
+      credentials: async () => {
+        const [token, ca] = await Promise.all([readFile(tokenPath, "utf8"), readFile(caPath, "utf8")]);
+        return { headers: { authorization: `Bearer ${token.trim()}` }, tls: { ca } };
+      },
+    });
+  }
+
+  get(timeoutMs: number): Promise<LeaseAnswer> {
+    return this.#call({ method: "GET", path: this.#path, timeoutMs });
+  }
+
+  /** Conditional on the `metadata.resourceVersion` in `lease`; throws if there is none, as that would be unconditional. */
+  async replace(lease: RawLease, timeoutMs: number): Promise<LeaseAnswer> {
+    if (!lease.metadata.resourceVersion) throw new Error("INV-6: a Lease is only replaced by resourceVersion");
+    return this.#call({ method: "PUT", path: this.#path, body: lease, timeoutMs });
+  }
+
+  /**
+   * The Lease as it changes. Without a resource version it begins with the present state, and works before the Lease
+   * exists. Ends with `ended`, except when the signal ends it.
+   */
+  async *watch(resourceVersion: string | undefined, signal: AbortSignal): AsyncGenerator<LeaseNews, void, void> {
+    try {
+      const query = new URLSearchParams({
+        watch: "true",
+        allowWatchBookmarks: "true",
+        fieldSelector: `metadata.name=${this.#name}`,
+        timeoutSeconds: String(WATCH_SECONDS),
+        ...(resourceVersion !== undefined && { resourceVersion }),
+      });
+      const path = `${this.#collection}?${query}`;
+      const stream = await this.#client.stream({ path, timeoutMs: WATCH_OPEN_MS, silentMs: SILENT_MS, signal });
+      if (stream.lines === null) {
+        yield { kind: "ended", gone: stream.status === 410, message: messageOf(stream.status, stream.body) };
+        return;
+      }
+      for await (const line of stream.lines) {
+        const news = newsOf(line);
+        yield news;
+        if (news.kind === "ended") return;
+      }
+      yield { kind: "ended", gone: false, message: "the server ended the watch" };
+    } catch (error) {
+      // Silence and broken lines leave a doubt about what was missed.
+      const gone = error instanceof HttpError && (error.kind === "timeout" || error.kind === "malformed");
+      if (!signal.aborted) yield { kind: "ended", gone, message: describe(error) };
+    }
+  }
+
+  close(): void {
+    this.#client.close();
+  }
+
+  async #call(request: HttpRequest): Promise<LeaseAnswer> {
+    try {
+      const { status, headers, body } = await this.#client.request(request);
+      if (status === 200 || status === 201) return { kind: "ok", lease: body as RawLease };
+      if (status === 404) return { kind: "notFound" };
+      if (status === 409) return { kind: "conflict" };
+      const message = messageOf(status, body);
+      if (status >= 500) return { kind: "unknown", message, sent: true };
+      return { kind: "refused", status, message, retryAfterMs: 1000 * (Number(headers["retry-after"]) || 0) };
+    } catch (error) {
+      return { kind: "unknown", message: describe(error), sent: error instanceof HttpError && error.sent };
+    }
+  }
+}
+
+function newsOf(line: string): LeaseNews {
+  let event: { type: string; object: RawLease & { code?: number } };
+  try {
+    event = JSON.parse(line);
+  } catch {
+    return { kind: "ended", gone: true, message: "a line of the watch is not JSON" };
+  }
+  if (event.type === "BOOKMARK") return { kind: "quiet" };
+  if (event.type === "DELETED") return { kind: "deleted" };
+  if (event.type === "ERROR") {
+    const { code = 500 } = event.object;
+    return { kind: "ended", gone: true, message: messageOf(code, event.object) };
+  }
+  return { kind: "lease", lease: event.object };
+}
+
+function messageOf(status: number, body: unknown): string {
+  const message = (body as { message?: unknown } | null)?.message;
+  return `${status}: ${typeof message === "string" ? message : String(body ?? "").slice(0, 200)}`;
+}
+
+function describe(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
