@@ -7,8 +7,9 @@
 
 import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import type { Reason } from "./api/reasons.ts";
-import { API_VERSION, type FencedJobSpec, KIND, type ObjectMeta } from "./api/spec.ts";
+import { API_VERSION, type FencedJobSpec, type JobMeta, KIND } from "./api/spec.ts";
 import { timingOf } from "./decide.ts";
+import type { OwnerReference } from "./kube/objects.ts";
 import { ATTEMPT_LABEL, JOB_LABEL, type RawPod, SIDECAR_NAME } from "./snapshot.ts";
 
 type Json = { [key: string]: unknown };
@@ -31,7 +32,7 @@ const TOKEN_SECONDS = 3600;
 const STARTUP_PROBE_FAILURES_MAX = 2 ** 31 - 1;
 
 export interface PodParts {
-  readonly meta: ObjectMeta;
+  readonly meta: JobMeta;
   readonly spec: FencedJobSpec;
   readonly sidecar: SidecarImage;
   /** Identity of the cluster that issues generations: the row's issuer in the fence. */
@@ -43,7 +44,7 @@ export function podName(job: string, attempt: number): string {
 }
 
 /** The account of the job's pods: the template's own, or one made for the job, which may touch its Lease only (D12). */
-export function serviceAccountOf(meta: ObjectMeta, spec: FencedJobSpec): { name: string; ours: boolean } {
+export function serviceAccountOf(meta: JobMeta, spec: FencedJobSpec): { name: string; ours: boolean } {
   const own = spec.template.spec.serviceAccountName;
   if (typeof own === "string" && own) return { name: own, ours: false };
   return { name: `${meta.name}-fencedjob`, ours: true };
@@ -107,7 +108,7 @@ export function buildPod(parts: PodParts, attempt: number): Json {
   };
 }
 
-export function controllerReference(meta: ObjectMeta): Json {
+export function controllerReference(meta: JobMeta): OwnerReference {
   return {
     apiVersion: API_VERSION,
     kind: KIND,
@@ -119,7 +120,7 @@ export function controllerReference(meta: ObjectMeta): Json {
 }
 
 /** AlreadyExists is success only for the very pod that this attempt would have made (A04). */
-export function isAttemptOf(pod: RawPod, meta: ObjectMeta, attempt: number): boolean {
+export function isAttemptOf(pod: RawPod, meta: JobMeta, attempt: number): boolean {
   const owned = pod.metadata.ownerReferences?.some(({ uid, controller }) => controller && uid === meta.uid) ?? false;
   return (
     owned && pod.metadata.labels?.[ATTEMPT_LABEL] === String(attempt) && pod.metadata.deletionTimestamp === undefined

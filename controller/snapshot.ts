@@ -6,6 +6,7 @@ import { parseLastWords } from "../lease/report.ts";
 import type { Reason } from "./api/reasons.ts";
 import type { SpecVerdict } from "./api/spec.ts";
 import type { FencedJobStatus } from "./api/status.ts";
+import type { ObjectMeta } from "./kube/objects.ts";
 
 export const JOB_LABEL = "fencedjob.dev/job";
 export const ATTEMPT_LABEL = "fencedjob.dev/attempt";
@@ -62,14 +63,7 @@ interface RawContainerStatus {
 }
 
 export interface RawPod {
-  metadata: {
-    name: string;
-    namespace?: string;
-    uid: string;
-    labels?: Record<string, string>;
-    deletionTimestamp?: string;
-    ownerReferences?: { uid?: string; controller?: boolean }[];
-  };
+  metadata: ObjectMeta;
   spec?: { nodeName?: string; [other: string]: unknown };
   status?: {
     phase?: string;
@@ -88,7 +82,7 @@ export function viewPod(pod: RawPod): PodView {
   const sidecar = status.initContainerStatuses?.find(({ name }) => name === SIDECAR_NAME);
   return {
     name: pod.metadata.name,
-    uid: pod.metadata.uid,
+    uid: pod.metadata.uid ?? "",
     attempt: Number(pod.metadata.labels?.[ATTEMPT_LABEL] ?? 0),
     phase: PHASES.find((phase) => phase === status.phase) ?? "Unknown",
     node: pod.spec?.nodeName,

@@ -3,6 +3,7 @@
  * (admission may have been bypassed, so it is asserted there again).
  */
 import { z } from "zod";
+import type { ObjectMeta } from "../kube/objects.ts";
 
 export const GROUP = "fencedjob.dev";
 export const VERSION = "v1alpha1";
@@ -76,19 +77,8 @@ export const fencedJobSpec = z
 
 export type FencedJobSpec = z.infer<typeof fencedJobSpec>;
 
-export interface ObjectMeta {
-  name: string;
-  namespace: string;
-  uid: string;
-  resourceVersion?: string;
-  generation?: number;
-  creationTimestamp?: string;
-  deletionTimestamp?: string;
-  labels?: Record<string, string>;
-  annotations?: Record<string, string>;
-  finalizers?: string[];
-  ownerReferences?: Record<string, unknown>[];
-}
+/** Metadata of a stored FencedJob. */
+export type JobMeta = ObjectMeta & { namespace: string; uid: string };
 
 /** CEL rules of the CRD: what must not even be written. Each holds in `specProblems` too. */
 export const CEL_RULES = [

@@ -1,6 +1,6 @@
 /** `FencedJob.status`: what the controller has promised and observed. Only the controller writes it. */
 import { z } from "zod";
-import type { ObjectMeta } from "./spec.ts";
+import type { JobMeta } from "./spec.ts";
 
 const time = z.iso.datetime().describe("Wall time, for people.");
 const generation = z.int().min(1).max(Number.MAX_SAFE_INTEGER);
@@ -73,7 +73,7 @@ export const HISTORY_MAX = 10;
 export interface FencedJob {
   apiVersion: string;
   kind: string;
-  metadata: ObjectMeta;
+  metadata: JobMeta;
   spec: unknown;
   status?: unknown;
 }

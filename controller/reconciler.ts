@@ -1,0 +1,269 @@
+/**
+ * Reconciles one FencedJob: gather by I/O, decide (pure), act.
+ *
+ * Invariants: the status, with its reserved generation, is written before any action and conditional on its version, so
+ * that two active controllers cannot issue one number twice (INV-8, INV-9); a Lease is claimed only as it was observed.
+ */
+import { isDeepStrictEqual } from "node:util";
+import { fingerprintOf, type Observation, observe, remainingMs, unchangedMs } from "../lease/observe.ts";
+import { grantedLease, isOurs, type RawLease, readLease, releasedLease } from "../lease/record.ts";
+import type { Clock } from "../platform/clock.ts";
+import type { Logger } from "../platform/log.ts";
+import { ensureAccount } from "./account.ts";
+import { type JobMeta, readSpec } from "./api/spec.ts";
+import { type FencedJob, readStatus } from "./api/status.ts";
+import { decide, timingOf } from "./decide.ts";
+import type { Action, Plan } from "./draft.ts";
+import { type KubeApi, RESOURCES } from "./kube/api.ts";
+import { isAlreadyExists, isConflict, isForbidden, isInvalid, isNotFound } from "./kube/errors.ts";
+import type { EventRecorder } from "./kube/events.ts";
+import type { KubeObject } from "./kube/objects.ts";
+import type { Outcome } from "./kube/queue.ts";
+import type { Store } from "./kube/store.ts";
+import { buildPod, controllerReference, isAttemptOf, podName, type SidecarImage, templateProblem } from "./pods.ts";
+import { JOB_LABEL, type RawPod, type Snapshot, type TemplateVerdict, viewPod } from "./snapshot.ts";
+
+export interface ReconcilerParts {
+  readonly api: KubeApi;
+  readonly jobs: Store<FencedJob & KubeObject>;
+  /** Indexed by `job`: the UID of the FencedJob that controls the pod. */
+  readonly pods: Store<RawPod & KubeObject>;
+  readonly leases: Store<RawLease & KubeObject>;
+  readonly events: EventRecorder;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly sidecar: SidecarImage;
+  readonly issuer: string;
+}
+
+/** A template that the API server refused may be accepted later (quota, a policy): it is asked again. */
+const REFUSED_TEMPLATE_RETRY_MS = 30_000;
+
+/** What is known about one job beyond what the API server stores; lost without harm. */
+interface Memory {
+  observation?: Observation;
+  /** The status that we wrote, while the watch still shows the version before it. */
+  written?: { base: string; job: FencedJob };
+  template?: { generation: number; verdict: TemplateVerdict; atMs: number };
+  readonly burned: Set<number>;
+}
+
+export class Reconciler {
+  readonly #parts: ReconcilerParts;
+  readonly #memory = new Map<string, Memory>();
+
+  constructor(parts: ReconcilerParts) {
+    this.#parts = parts;
+  }
+
+  /** A Lease as the watch brought it: the observation starts when it was seen, not when it is next looked at. */
+  sawLease(key: string, lease: RawLease): void {
+    const memory = this.#of(key);
+    memory.observation = observe(memory.observation, readLease(lease), this.#parts.clock.monoMs());
+  }
+
+  readonly reconcile = async (key: string): Promise<Outcome> => {
+    const stored = this.#parts.jobs.get(key);
+    if (!stored) {
+      this.#memory.delete(key);
+      return { kind: "done" };
+    }
+    const memory = this.#of(key);
+    if (memory.written && memory.written.base !== stored.metadata.resourceVersion) delete memory.written;
+    const job = memory.written?.job ?? stored;
+    const snapshot = await this.#gather(key, job, memory);
+    const plan = decide(snapshot);
+    await this.#apply(key, job, snapshot, plan, memory);
+    const retryMs = snapshot.spec.ok && !snapshot.template.ok ? REFUSED_TEMPLATE_RETRY_MS : Number.POSITIVE_INFINITY;
+    const ms = Math.min(plan.requeueAfterMs ?? Number.POSITIVE_INFINITY, retryMs);
+    return Number.isFinite(ms) ? { kind: "requeueAfter", ms } : { kind: "done" };
+  };
+
+  #of(key: string): Memory {
+    const memory = this.#memory.get(key) ?? { burned: new Set<number>() };
+    this.#memory.set(key, memory);
+    return memory;
+  }
+
+  async #gather(key: string, job: FencedJob, memory: Memory): Promise<Snapshot> {
+    const { clock, pods, leases } = this.#parts;
+    const { name, namespace, uid, generation = 0, deletionTimestamp } = job.metadata;
+    const spec = readSpec(job.spec);
+    const status = readStatus(job.status);
+    const template = spec.ok ? await this.#template(job, spec.spec, memory) : { ok: true as const };
+    const raw: RawPod[] = [...pods.by("job", uid)];
+    // Absence is acted on at once (PodGone), so it is asked of the API server and not of a cache that may lag.
+    if (status.owner && !raw.some((pod) => pod.metadata.uid === status.owner?.uid)) {
+      const pod = await this.#get<RawPod>("pods", namespace, status.owner.pod);
+      if (pod?.metadata.uid === status.owner.uid) raw.push(pod);
+    }
+    let lease: RawLease | null = leases.get(key) ?? null;
+    if (!lease && status.owner) lease = await this.#get<RawLease>("leases", namespace, name);
+    const nowMs = clock.monoMs();
+    const record = lease && readLease(lease);
+    if (record) memory.observation = observe(memory.observation, record, nowMs);
+    const specMs = spec.ok ? timingOf(spec.spec).durationMs : 0;
+    return {
+      job: { name, namespace, generation, deleting: deletionTimestamp !== undefined },
+      spec,
+      template,
+      status,
+      pods: raw.map(viewPod),
+      burnedAttempts: [...memory.burned],
+      lease: record,
+      leaseUnchangedMs: memory.observation && record ? unchangedMs(memory.observation, nowMs) : 0,
+      leaseRemainingMs: memory.observation && record ? remainingMs(memory.observation, record, specMs, nowMs) : 0,
+      wallMs: clock.wall().getTime(),
+    };
+  }
+
+  async #get<T extends object>(resource: "pods" | "leases", namespace: string, name: string): Promise<T | null> {
+    try {
+      return (await this.#parts.api.get(RESOURCES[resource], { namespace, name })) as unknown as T;
+    } catch (error) {
+      if (isNotFound(error)) return null;
+      throw error;
+    }
+  }
+
+  /** Whether the API server takes the pod: its own checks, policies and quota, in a dry run, once per spec. */
+  async #template(job: FencedJob, spec: SpecOf, memory: Memory): Promise<TemplateVerdict> {
+    const { api, clock, sidecar, issuer } = this.#parts;
+    const generation = job.metadata.generation ?? 0;
+    const known = memory.template;
+    if (known?.generation === generation) {
+      if (known.verdict.ok || clock.monoMs() - known.atMs < REFUSED_TEMPLATE_RETRY_MS) return known.verdict;
+    }
+    const problem = templateProblem(spec);
+    let verdict: TemplateVerdict = problem ? { ok: false, ...problem } : { ok: true };
+    if (!problem) {
+      await ensureAccount(api, job.metadata, spec);
+      const pod = buildPod({ meta: job.metadata, spec, sidecar, issuer }, 0);
+      try {
+        await api.create(RESOURCES.pods, pod as unknown as KubeObject, { dryRun: true, fieldValidation: "Strict" });
+      } catch (error) {
+        if (!isInvalid(error) && !isForbidden(error) && !isAlreadyExists(error)) throw error;
+        if (!isAlreadyExists(error))
+          verdict = { ok: false, reason: "InvalidTemplate", message: (error as Error).message };
+      }
+    }
+    memory.template = { generation, verdict, atMs: clock.monoMs() };
+    return verdict;
+  }
+
+  async #apply(key: string, job: FencedJob, snapshot: Snapshot, plan: Plan, memory: Memory): Promise<void> {
+    const { api, events } = this.#parts;
+    const status = JSON.parse(JSON.stringify(plan.status));
+    if (!isDeepStrictEqual(status, job.status)) {
+      const next = await api.update(RESOURCES.fencedJobs, { ...job, status }, { subresource: "status" });
+      // The watch shows our own write a moment later; until then the version before it must not be decided on again.
+      const base = this.#parts.jobs.get(key)?.metadata.resourceVersion ?? "";
+      memory.written = { base, job: next as FencedJob };
+    }
+    for (const { type, reason, message } of plan.events) {
+      events.record(job as unknown as KubeObject, { type, reason, action: "Reconcile", note: message });
+    }
+    const failed: unknown[] = [];
+    for (const action of plan.actions) {
+      try {
+        await this.#act(action, job.metadata, snapshot, plan, memory);
+      } catch (error) {
+        failed.push(error);
+      }
+    }
+    if (failed.length) throw failed[0];
+  }
+
+  async #act(action: Action, meta: JobMeta, snapshot: Snapshot, plan: Plan, memory: Memory): Promise<void> {
+    const { api } = this.#parts;
+    const { namespace } = meta;
+    switch (action.kind) {
+      case "createPod":
+        return this.#createPod(action.attempt, meta, snapshot, memory);
+      case "grant":
+        return this.#grant(meta, snapshot, plan);
+      case "clearLease":
+        return this.#clearLease(action, meta);
+      case "deletePod":
+        return this.#delete(() =>
+          api.delete(RESOURCES.pods, { namespace, name: action.pod }, { preconditions: { uid: action.uid } }),
+        );
+      case "deleteJob":
+        return this.#delete(() =>
+          api.delete(
+            RESOURCES.fencedJobs,
+            { namespace, name: meta.name },
+            { preconditions: { uid: meta.uid }, propagationPolicy: "Background" },
+          ),
+        );
+    }
+  }
+
+  /** Gone already, or replaced by another object of that name: nothing is left to do. */
+  async #delete(call: () => Promise<void>): Promise<void> {
+    try {
+      await call();
+    } catch (error) {
+      if (!isNotFound(error) && !isConflict(error)) throw error;
+    }
+  }
+
+  async #createPod(attempt: number, meta: JobMeta, snapshot: Snapshot, memory: Memory): Promise<void> {
+    const { api, sidecar, issuer } = this.#parts;
+    if (!snapshot.spec.ok) return;
+    const pod = buildPod({ meta, spec: snapshot.spec.spec, sidecar, issuer }, attempt);
+    try {
+      await api.create(RESOURCES.pods, pod as unknown as KubeObject);
+    } catch (error) {
+      if (!isAlreadyExists(error)) throw error;
+      const present = await this.#get<RawPod>("pods", meta.namespace, podName(meta.name, attempt));
+      const granted = snapshot.status.history.some(({ uid }) => uid === present?.metadata.uid);
+      if (present && (granted || !isAttemptOf(present, meta, attempt))) memory.burned.add(attempt);
+      throw error;
+    }
+  }
+
+  /** Writes the Lease for the reserved owner, if the record still is the one that the decision was made on. */
+  async #grant(meta: JobMeta, snapshot: Snapshot, plan: Plan): Promise<void> {
+    const { api, clock, log } = this.#parts;
+    const { owner } = plan.status;
+    if (!owner || !snapshot.spec.ok) return;
+    const live = await this.#get<RawLease>("leases", meta.namespace, meta.name);
+    const grant = { holder: owner.uid, generation: owner.generation };
+    if (live && isOurs(readLease(live), grant)) return;
+    const seen = snapshot.lease ? fingerprintOf(snapshot.lease) : null;
+    if ((live ? fingerprintOf(readLease(live)) : null) !== seen) {
+      throw new Error(`Lease ${meta.namespace}/${meta.name} changed since it was observed; it is observed again`);
+    }
+    const lease = grantedLease(
+      live,
+      {
+        ...grant,
+        name: meta.name,
+        namespace: meta.namespace,
+        holderPod: owner.pod,
+        durationMs: timingOf(snapshot.spec.spec).durationMs,
+        labels: { [JOB_LABEL]: meta.name },
+        ownerReferences: [{ ...controllerReference(meta) }],
+      },
+      clock.wall(),
+    );
+    await (live ? api.update(RESOURCES.leases, lease) : api.create(RESOURCES.leases, lease));
+    log.info("granted", { job: `${meta.namespace}/${meta.name}`, pod: owner.pod, generation: owner.generation });
+  }
+
+  async #clearLease(grant: { holder: string; generation: number }, meta: JobMeta): Promise<void> {
+    const live = await this.#get<RawLease>("leases", meta.namespace, meta.name);
+    if (!live || !isOurs(readLease(live), grant)) return;
+    const report = readLease(live).report ?? "";
+    await this.#parts.api.update(RESOURCES.leases, releasedLease(live, grant, this.#parts.clock.wall(), report));
+  }
+}
+
+type SpecOf = Extract<Snapshot["spec"], { ok: true }>["spec"];
+
+/** The key of the job that a pod or Lease belongs to, by its controlling owner. */
+export function jobKeyOf(object: KubeObject): string[] {
+  const owner = object.metadata.ownerReferences?.find(({ controller, kind }) => controller && kind === "FencedJob");
+  return owner && object.metadata.namespace ? [`${object.metadata.namespace}/${owner.name}`] : [];
+}

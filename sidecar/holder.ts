@@ -1,0 +1,154 @@
+/**
+ * Holds the Lease of one grant: waits for it, renews it, notices its loss, gives it back.
+ *
+ * Does NOT stop a paused process from acting late: the permit's deadline is compared at each message of the wire
+ * (INV-5), and the fence in PostgreSQL refuses whatever passes (INV-3).
+ *
+ * Invariants: renews and releases only what is ours by holder and generation, on the record just read, by
+ * resourceVersion (INV-6); never creates a Lease; a loss is final (INV-7).
+ */
+import type { Permit } from "../lease/permit.ts";
+import { type Grant, isOurs, type RawLease, readLease, releasedLease, renewedLease } from "../lease/record.ts";
+import { type LeaseTiming, permitDeadlineMs } from "../lease/timing.ts";
+import type { Clock } from "../platform/clock.ts";
+import type { Logger } from "../platform/log.ts";
+import { jitter, type Random } from "../platform/random.ts";
+import type { LeaseClient } from "./leaseclient.ts";
+
+/** The one Lease of this job at the API server. */
+export type LeaseApi = Pick<LeaseClient, "get" | "replace" | "watch">;
+
+export interface HolderParts {
+  readonly api: LeaseApi;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log: Logger;
+  readonly timing: LeaseTiming;
+  readonly permit: Permit;
+  /** This pod's UID. */
+  readonly holder: string;
+  /** What to tell the controller with the next renewal. */
+  readonly report: () => string;
+}
+
+const RETRY_MS = 250;
+const WATCH_RETRY_MS = 1_000;
+
+export class Holder {
+  readonly #parts: HolderParts;
+  #raw: RawLease | null = null;
+  /** Send times of renewals that the record may show, by their renewal time. */
+  readonly #sentAtMs = new Map<string, number>();
+  #wake: () => void = () => {};
+
+  constructor(parts: HolderParts) {
+    this.#parts = parts;
+  }
+
+  /** Resolves with the grant once the Lease names this pod. Goes on through every failure until aborted. */
+  async waitForGrant(signal: AbortSignal): Promise<Grant> {
+    const { api, clock, random, log, holder } = this.#parts;
+    for (;;) {
+      // Without a version a watch begins with the present state: what was missed between two of them is seen.
+      for await (const news of api.watch(undefined, signal)) {
+        if (news.kind === "ended") log.warn("the watch of the Lease ended; it begins anew", { why: news.message });
+        if (news.kind !== "lease") continue;
+        const record = readLease(news.lease);
+        if (record.holder !== holder || record.generation === null) continue;
+        this.#raw = news.lease;
+        return { holder, generation: record.generation };
+      }
+      signal.throwIfAborted();
+      await clock.sleep(jitter(random, WATCH_RETRY_MS), signal);
+    }
+  }
+
+  /** Renews at once and then every interval, until ownership is lost (resolves with why) or `signal` aborts (resolves null). */
+  async hold(grant: Grant, signal: AbortSignal): Promise<string | null> {
+    const { clock, random, timing, permit } = this.#parts;
+    while (!signal.aborted) {
+      const sentAtMs = clock.monoMs();
+      const outcome = await this.#renew(grant, sentAtMs);
+      if (outcome.kind === "lost") {
+        permit.lose();
+        return outcome.why;
+      }
+      const pauseMs =
+        outcome.kind === "confirmed" ? sentAtMs + timing.renewIntervalMs - clock.monoMs() : jitter(random, RETRY_MS);
+      if (!signal.aborted) await this.#pause(Math.max(0, pauseMs), signal);
+    }
+    return null;
+  }
+
+  /** Makes the next renewal happen now, so that a changed report is told at once. */
+  renewSoon(): void {
+    this.#wake();
+  }
+
+  /** Clears the holder if the Lease is still ours. Never a safety step: a failure costs the successor time only. */
+  async release(grant: Grant): Promise<void> {
+    const { api, clock, log, timing, report } = this.#parts;
+    const read = await api.get(timing.requestTimeoutMs);
+    if (read.kind !== "ok" || !isOurs(readLease(read.lease), grant)) return;
+    const answer = await api.replace(releasedLease(read.lease, grant, clock.wall(), report()), timing.requestTimeoutMs);
+    if (answer.kind !== "ok")
+      log.warn("the Lease was not given back; the successor waits for it to run out", { answer });
+  }
+
+  async #renew(grant: Grant, sentAtMs: number): Promise<Outcome> {
+    const { api, clock, timing, report } = this.#parts;
+    if (!this.#raw) return this.#read(grant);
+    const next = renewedLease(this.#raw, grant, clock.wall(), report());
+    const renewTime = next.spec?.renewTime ?? "";
+    // The earliest send wins should two renewals carry one time: a deadline too early is safe, one too late is not.
+    if (!this.#sentAtMs.has(renewTime)) this.#sentAtMs.set(renewTime, sentAtMs);
+    const answer = await api.replace(next, timing.requestTimeoutMs);
+    if (answer.kind === "ok") return this.#adopt(answer.lease, grant);
+    if (answer.kind === "notFound") return { kind: "lost", why: "the Lease no longer exists" };
+    if (answer.kind === "refused") this.#parts.log.warn("the API server refused a renewal", { answer });
+    // A conflict or a missing answer says nothing about who holds the Lease: read it (INV-6).
+    return this.#read(grant);
+  }
+
+  async #read(grant: Grant): Promise<Outcome> {
+    const answer = await this.#parts.api.get(this.#parts.timing.requestTimeoutMs);
+    if (answer.kind === "ok") return this.#adopt(answer.lease, grant);
+    if (answer.kind === "notFound") return { kind: "lost", why: "the Lease no longer exists" };
+    this.#parts.log.warn("the renewal is not confirmed; it is tried again", { answer });
+    return { kind: "unconfirmed" };
+  }
+
+  /** Takes a record just read as the present one; extends the permit if it shows a renewal of ours. */
+  #adopt(raw: RawLease, grant: Grant): Outcome {
+    const { permit, timing } = this.#parts;
+    const record = readLease(raw);
+    if (!isOurs(record, grant)) {
+      const whom =
+        record.holder === null ? "nobody" : `${record.holderPod ?? record.holder} with generation ${record.generation}`;
+      return { kind: "lost", why: `the Lease names ${whom}` };
+    }
+    this.#raw = raw;
+    const sentAtMs = this.#sentAtMs.get(record.renewTime ?? "");
+    if (sentAtMs === undefined) return { kind: "unconfirmed" };
+    for (const [renewTime, at] of this.#sentAtMs) if (at < sentAtMs) this.#sentAtMs.delete(renewTime);
+    // A Lease edited to a longer duration does not lengthen the permit; a shorter one shortens it.
+    const durationMs = Math.min(record.durationMs || timing.durationMs, timing.durationMs);
+    permit.extend(permitDeadlineMs(sentAtMs, durationMs, timing.marginMs));
+    return { kind: "confirmed" };
+  }
+
+  async #pause(ms: number, signal: AbortSignal): Promise<void> {
+    const woken = new Promise<void>((resolve) => {
+      this.#wake = resolve;
+    });
+    const timer = new AbortController();
+    const sleep = this.#parts.clock.sleep(ms, AbortSignal.any([signal, timer.signal])).catch(() => {});
+    await Promise.race([woken, sleep]);
+    timer.abort();
+  }
+}
+
+type Outcome =
+  | { readonly kind: "confirmed" }
+  | { readonly kind: "unconfirmed" }
+  | { readonly kind: "lost"; readonly why: string };
