@@ -22,6 +22,20 @@ interface ProcessRecord {
   readonly bootId: string;
 }
 
+/**
+ * Takes the lock `<dir>/<name>.pid` for this process and returns how to give it back. Throws when a living process has it;
+ * one that died without giving it back does not count.
+ */
+export function lock(dir: string, name: string): () => void {
+  mkdirSync(dir, { recursive: true });
+  const holder = runningPid(dir, name);
+  if (holder !== undefined)
+    throw new Error(`process ${holder} is at it already (${pidPath(dir, name)}). Wait for it and run this again.`);
+  rmSync(pidPath(dir, name), { force: true });
+  writeFileSync(pidPath(dir, name), JSON.stringify(record(process.pid)), { flag: "wx" });
+  return () => rmSync(pidPath(dir, name), { force: true });
+}
+
 /** Starts it unless it runs. With `diesWithParent` the kernel ends it when the process that called this ends, however it ends. */
 export function startDaemon(dir: string, daemon: Daemon, options: { diesWithParent?: boolean } = {}): void {
   if (isRunning(dir, daemon.name)) return;
@@ -43,8 +57,7 @@ export function startDaemon(dir: string, daemon: Daemon, options: { diesWithPare
   child.unref();
   closeSync(log);
   if (child.pid === undefined) throw new Error(`${daemon.name}: ${program} cannot be started`);
-  const record: ProcessRecord = { pid: child.pid, startTicks: stat(child.pid)?.startTicks ?? "", bootId: bootId() };
-  writeFileSync(pidPath(dir, daemon.name), JSON.stringify(record));
+  writeFileSync(pidPath(dir, daemon.name), JSON.stringify(record(child.pid)));
 }
 
 /** Ends it: SIGTERM, after `graceMs` SIGKILL, and returns when it is gone. */
@@ -67,11 +80,11 @@ export function isRunning(dir: string, name: string): boolean {
 
 export function runningPid(dir: string, name: string): number | undefined {
   if (!existsSync(pidPath(dir, name))) return undefined;
-  const record = JSON.parse(readFileSync(pidPath(dir, name), "utf8")) as ProcessRecord;
-  if (record.bootId !== bootId()) return undefined;
-  const found = stat(record.pid);
+  const recorded = JSON.parse(readFileSync(pidPath(dir, name), "utf8")) as ProcessRecord;
+  if (recorded.bootId !== bootId()) return undefined;
+  const found = stat(recorded.pid);
   // A zombie has ended; whoever started it has not looked yet.
-  return found?.startTicks === record.startTicks && found.state !== "Z" ? record.pid : undefined;
+  return found?.startTicks === recorded.startTicks && found.state !== "Z" ? recorded.pid : undefined;
 }
 
 /** Waits until `ready`; a program that ends meanwhile is reported at once, with the end of its log. */
@@ -97,6 +110,7 @@ export function logTail(dir: string, name: string, lines = 20): string {
 
 const logPath = (dir: string, name: string): string => join(dir, `${name}.log`);
 const pidPath = (dir: string, name: string): string => join(dir, `${name}.pid`);
+const record = (pid: number): ProcessRecord => ({ pid, startTicks: stat(pid)?.startTicks ?? "", bootId: bootId() });
 const bootId = (): string => readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
 function stat(pid: number): { state: string; startTicks: string } | undefined {

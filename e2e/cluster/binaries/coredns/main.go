@@ -5,15 +5,13 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
-	_ "github.com/coredns/coredns/plugin/forward"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/ready"
-	_ "github.com/coredns/coredns/plugin/reload"
 
 	"github.com/coredns/coredns/coremain"
 )
 
 func main() {
-	dnsserver.Directives = []string{"reload", "ready", "errors", "cache", "kubernetes", "forward"}
+	dnsserver.Directives = []string{"ready", "errors", "cache", "kubernetes"}
 	coremain.Run()
 }

@@ -1,0 +1,320 @@
+/**
+ * A whole Kubernetes cluster on one Linux machine without a container engine or a registry: the control plane on the host, each
+ * node in a network namespace of its own. It stays up after the command that started it, until `down`.
+ *
+ * Does NOT survive a reboot, and does not restart what dies: `up` finds a half-dead cluster, takes it down and starts anew.
+ */
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { freePort } from "../../testing/postgres.ts";
+import { apiServerPrograms, build, type ProgramName, programPath } from "./build.ts";
+import { CommandError, run, waitUntil } from "./command.ts";
+import {
+  apiServer,
+  apiUrl,
+  type ControlPlane,
+  controllerManager,
+  controlPlaneIdentities,
+  etcd,
+  kubeconfig,
+  pki,
+  scheduler,
+} from "./controlplane.ts";
+import { isRunning, lock, startDaemon, stopDaemon, waitReady } from "./daemon.ts";
+import { clusterDns } from "./dns.ts";
+import {
+  connect,
+  disconnect,
+  type KernelSettings,
+  kernelSettings,
+  makeCgroups,
+  processesIn,
+  processesWithArgument,
+  removeCgroups,
+  restoreKernelSettings,
+  unmountBelow,
+} from "./host.ts";
+import { type Image, image } from "./images.ts";
+import { configFiles, containerdSocket, HOST_ADDRESS, type Node, node, nodeDaemons, nodeIdentities } from "./node.ts";
+import { checkout, localNodeDir } from "./paths.ts";
+import { issue, writeKubeconfig } from "./pki.ts";
+import { cniBinDir, installPackages } from "./prerequisites.ts";
+import { answersOk } from "./probe.ts";
+
+export interface LocalCluster {
+  readonly kubeconfigPath: string;
+  readonly nodes: readonly Node[];
+}
+
+/** Written first and removed last: what `down` must know to undo everything. */
+interface State {
+  readonly checkout: string;
+  readonly nodeCount: number;
+  readonly etcdPort: number;
+  readonly etcdPeerPort: number;
+  /** As they were before a kubelet changed them. */
+  readonly kernelSettings: KernelSettings;
+  /** Paths of the programs: another version has others. */
+  readonly programs: readonly string[];
+}
+
+type Say = (line: string) => void;
+
+const API_PORT = 6443;
+const nodePrograms = [
+  ...apiServerPrograms,
+  "kube-controller-manager",
+  "kube-scheduler",
+  "kubelet",
+  "kube-proxy",
+] as const satisfies readonly ProgramName[];
+const planeNames = ["kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"];
+const nodeNames = ["kubelet", "kube-proxy", "containerd"];
+const stateFile = join(localNodeDir, "state.json");
+
+/** Starts the cluster, or finds it running. Throws when another checkout has it. */
+export async function up(say: Say, nodeCount = 1): Promise<LocalCluster> {
+  await installPackages(say);
+  const unlock = lock(dirname(localNodeDir), "fencedjob-node-lock");
+  try {
+    await build(nodePrograms, say);
+    const found = readState();
+    if (found && found.checkout !== checkout && healthy(found)) {
+      throw new Error(
+        `The local node of this machine belongs to ${found.checkout}, and there can be only one. Take it down there (node e2e/cluster/localnode.ts down), then run this again. Nothing was changed.`,
+      );
+    }
+    if (found && fits(found, nodeCount)) return describe(found);
+    if (found) {
+      say("found an earlier local node that is half dead or of another version: taking it down first");
+      await takeDown(found, say);
+    }
+    return await start(say, nodeCount);
+  } finally {
+    unlock();
+  }
+}
+
+/** Takes everything down, whatever state it is in. Does nothing when there is no local node. */
+export async function down(say: Say): Promise<void> {
+  const unlock = lock(dirname(localNodeDir), "fencedjob-node-lock");
+  try {
+    const found = readState();
+    if (found) await takeDown(found, say);
+    else say("there is no local node");
+  } finally {
+    unlock();
+  }
+}
+
+/** The running cluster, or undefined. */
+export function running(): LocalCluster | undefined {
+  const found = readState();
+  return found && healthy(found) ? describe(found) : undefined;
+}
+
+/** Makes the image known to every node. */
+export async function importImage({ nodes }: LocalCluster, { archive, ref }: Image): Promise<void> {
+  for (const it of nodes) {
+    const ctr = ["ctr", `--address=${containerdSocket(it)}`, "--namespace=k8s.io", "images"];
+    if ((await run([...ctr, "list", "-q", `name==${ref}`])).trim() === "") await run([...ctr, "import", archive]);
+  }
+}
+
+async function start(say: Say, nodeCount: number): Promise<LocalCluster> {
+  const cniDir = cniBinDir();
+  if (cniDir === undefined) throw new Error("the network plugins are not installed"); // installPackages has seen to it
+  const images = { pause: await image("fencedjob-pause", say), dns: await image("fencedjob-coredns", say) };
+  const since = stopwatch();
+  mkdirSync(localNodeDir, { recursive: true, mode: 0o711 });
+  const [etcdPort, etcdPeerPort] = await Promise.all([freePort(), freePort()]);
+  const state: State = {
+    checkout,
+    nodeCount,
+    etcdPort,
+    etcdPeerPort,
+    kernelSettings: kernelSettings(),
+    programs: nodePrograms.map(programPath),
+  };
+  writeFileSync(stateFile, JSON.stringify(state, null, 2));
+  const plane = planeOf(state);
+  const cluster = describe(state);
+
+  await Promise.all([
+    connect(cluster.nodes),
+    issue(pki(plane), [...controlPlaneIdentities(plane), ...cluster.nodes.flatMap(nodeIdentities)]),
+  ]);
+  for (const file of [
+    "admin",
+    "controller-manager",
+    "scheduler",
+    "kube-proxy",
+    ...cluster.nodes.map(({ name }) => name),
+  ]) {
+    writeKubeconfig(kubeconfig(plane, file), pki(plane), file, apiUrl(plane));
+  }
+  await startControlPlane(plane);
+  say(`control plane ready at ${apiUrl(plane)} after ${since()}`);
+
+  makeCgroups(cluster.nodes);
+  for (const it of cluster.nodes) await startNode(plane, it, cniDir, images.pause.ref);
+  await importImage(cluster, images.pause);
+  await importImage(cluster, images.dns);
+  await nodesReady(plane, cluster);
+  say(`${nodeCount === 1 ? "node" : `${nodeCount} nodes`} ready after ${since()}`);
+  await apply(plane, clusterDns(images.dns.ref));
+  await kubectl(plane, ["rollout", "status", "deployment/coredns", "-n", "kube-system", "--timeout=60s"]);
+  say(`cluster DNS ready after ${since()}`);
+  return cluster;
+}
+
+async function startControlPlane(plane: ControlPlane): Promise<void> {
+  startDaemon(plane.dir, etcd(plane));
+  startDaemon(plane.dir, apiServer(plane));
+  const ca = readFileSync(pki(plane, "ca.crt"), "utf8");
+  await waitReady(plane.dir, ["etcd", "kube-apiserver"], "API server ready", 60_000, () =>
+    answersOk(`${apiUrl(plane)}/readyz`, ca),
+  );
+  startDaemon(plane.dir, controllerManager(plane));
+  startDaemon(plane.dir, scheduler(plane));
+}
+
+async function startNode(plane: ControlPlane, it: Node, cniDir: string, pauseImage: string): Promise<void> {
+  for (const [path, content] of Object.entries(configFiles(plane, it, cniDir, pauseImage))) {
+    mkdirSync(dirname(path), { recursive: true });
+    writeFileSync(path, content);
+  }
+  const [containerd, ...rest] = nodeDaemons(plane, it);
+  if (containerd === undefined) throw new Error("no containerd"); // nodeDaemons names it first
+  startDaemon(it.dir, containerd);
+  const answers = (): Promise<boolean> =>
+    run(["ctr", `--address=${containerdSocket(it)}`, "version"], { timeoutMs: 5_000 }).then(
+      () => true,
+      () => false,
+    );
+  await waitReady(it.dir, ["containerd"], "containerd answers", 30_000, answers);
+  for (const daemon of rest) startDaemon(it.dir, daemon);
+}
+
+async function nodesReady(plane: ControlPlane, { nodes }: LocalCluster): Promise<void> {
+  const ready = 'jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}';
+  const check = async (): Promise<boolean> => {
+    const statuses = (await kubectl(plane, ["get", "nodes", "-o", ready])).split("\n");
+    return statuses.filter((status) => status === "True").length === nodes.length;
+  };
+  for (const it of nodes) await waitReady(it.dir, nodeNames, `${it.name} ready`, 60_000, check);
+}
+
+async function takeDown(state: State, say: Say): Promise<void> {
+  const since = stopwatch();
+  const plane = planeOf(state);
+  const { nodes } = describe(state);
+  // In this order: a kubelet would start its containers again, a containerd would leave its mounts.
+  for (const it of nodes) {
+    await stopDaemon(it.dir, "kubelet");
+    await stopDaemon(it.dir, "kube-proxy");
+    if (isRunning(it.dir, "containerd")) await endContainers(it);
+    await stopDaemon(it.dir, "containerd");
+  }
+  await sweep(nodes);
+  say(`containers ended after ${since()}`);
+  for (const name of planeNames) await stopDaemon(plane.dir, name);
+  await unmountBelow(localNodeDir);
+  await disconnect(nodes);
+  await waitUntil("cgroups of the nodes are free", 10_000, () => tries(() => removeCgroups(nodes)));
+  restoreKernelSettings(state.kernelSettings);
+  rmSync(localNodeDir, { recursive: true, force: true });
+  say(`local node gone after ${since()}`);
+}
+
+async function endContainers(it: Node): Promise<void> {
+  const ctr = ["ctr", `--address=${containerdSocket(it)}`, "--namespace=k8s.io"];
+  const ids = (await run([...ctr, "containers", "list", "-q"])).split("\n").filter(Boolean);
+  const gone = (error: unknown): void => {
+    if (!(error instanceof CommandError) || !/not found/.test(error.message)) throw error;
+  };
+  await Promise.all(
+    ids.map(async (id) => {
+      await run([...ctr, "tasks", "delete", "--force", id]).catch(gone);
+      await run([...ctr, "containers", "delete", id]).catch(gone);
+    }),
+  );
+}
+
+/** What a containerd that died left behind: processes of containers, and their shims. */
+async function sweep(nodes: readonly Node[]): Promise<void> {
+  const left = (): readonly number[] => [
+    ...processesIn(nodes),
+    ...nodes.flatMap((it) => processesWithArgument(containerdSocket(it))),
+  ];
+  await waitUntil("the processes of the containers end", 10_000, () => {
+    for (const pid of left()) tries(() => process.kill(pid, "SIGKILL"));
+    return left().length === 0;
+  });
+}
+
+function tries(act: () => void): boolean {
+  try {
+    act();
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function healthy(state: State): boolean {
+  const { nodes } = describe(state);
+  return (
+    planeNames.every((name) => isRunning(localNodeDir, name)) &&
+    nodes.every(({ dir }) => nodeNames.every((name) => isRunning(dir, name)))
+  );
+}
+
+function fits(state: State, nodeCount: number): boolean {
+  return (
+    healthy(state) && state.nodeCount === nodeCount && state.programs.join() === nodePrograms.map(programPath).join()
+  );
+}
+
+function describe(state: State): LocalCluster {
+  const nodes = Array.from({ length: state.nodeCount }, (_, index) => node(localNodeDir, index + 1));
+  return { kubeconfigPath: kubeconfig(planeOf(state), "admin"), nodes };
+}
+
+function planeOf({ etcdPort, etcdPeerPort }: State): ControlPlane {
+  return { dir: localNodeDir, address: HOST_ADDRESS, apiPort: API_PORT, etcdPort, etcdPeerPort };
+}
+
+function readState(): State | undefined {
+  return existsSync(stateFile) ? (JSON.parse(readFileSync(stateFile, "utf8")) as State) : undefined;
+}
+
+function kubectl(plane: ControlPlane, args: readonly string[], input?: string): Promise<string> {
+  return run(
+    [programPath("kubectl"), `--kubeconfig=${kubeconfig(plane, "admin")}`, ...args],
+    input === undefined ? {} : { input },
+  );
+}
+
+async function apply(plane: ControlPlane, items: readonly object[]): Promise<void> {
+  await kubectl(
+    plane,
+    ["apply", "--server-side", "-f", "-"],
+    JSON.stringify({ apiVersion: "v1", kind: "List", items }),
+  );
+}
+
+function stopwatch(): () => string {
+  const startedMs = performance.now();
+  return () => `${((performance.now() - startedMs) / 1000).toFixed(1)} s`;
+}
+
+if (import.meta.main) {
+  const [command, count = "1"] = process.argv.slice(2);
+  if (command === "up") console.log(`export KUBECONFIG=${(await up(console.error, Number(count))).kubeconfigPath}`);
+  else if (command === "down") await down(console.error);
+  else {
+    console.error("usage: node e2e/cluster/localnode.ts up [number of nodes] | down");
+    process.exitCode = 2;
+  }
+}
