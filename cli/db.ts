@@ -1,0 +1,147 @@
+/** `fencedjob db …`: the fence schema of a database, for administrators and for trying things out. */
+import { type Command, Option } from "commander";
+import { install, type Raised, raise, readFence, schemaStatus } from "../fence/client.ts";
+import type { DatabaseAddress } from "../fence/database.ts";
+import { FenceError } from "../fence/errors.ts";
+import { makeRole } from "../fence/role.ts";
+import { addressFromUrl } from "../fence/url.ts";
+import { systemClock } from "../platform/clock.ts";
+import { systemRandom } from "../platform/random.ts";
+
+/** Exit code of a command that the database or the fence refused. */
+const REFUSED = 1;
+const say = (line: string): void => {
+  process.stdout.write(`${line}\n`);
+};
+
+export function registerDb(program: Command): void {
+  const db = program.command("db").description("the fence schema in a protected database");
+  const command = (name: string, description: string): Command =>
+    db.command(name).description(description).addOption(databaseUrl());
+
+  command("install", "install or upgrade the fence schema (as an administrator)").action(
+    refusable(async (options: { databaseUrl: string }) => {
+      const { from, to, warnings } = await install(addressFromUrl(options.databaseUrl));
+      for (const warning of warnings) say(`warning: ${warning}`);
+      if (from === to) say(`The fence schema is installed already, version ${to}; rights checked.`);
+      else say(`Installed the fence schema, version ${from === null ? to : `${from} → ${to}`}.`);
+    }),
+  );
+
+  command("status", "what is installed, and whether this role can run a fenced application")
+    .option("--job <fence name>", "also show the fence of this job")
+    .action(
+      refusable(async (options: { databaseUrl: string; job?: string }) => {
+        await status(addressFromUrl(options.databaseUrl), options.job);
+      }),
+    );
+
+  command("raise", "raise the fence of a job by hand: every older generation is refused from then on")
+    .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
+    .requiredOption("--generation <number>", "the new generation, higher than the fence", Number)
+    .option("--holder <identity>", "who raises it; random if absent")
+    .option("--drain-seconds <seconds>", "how long older transactions may go on", Number, 2)
+    .action(
+      refusable(async (options: RaiseCommand) => {
+        sayRaised(await raiseByHand(options), options.job);
+      }),
+    );
+
+  command("role", "make the login role of a fenced application (as an administrator)")
+    .requiredOption("--name <role>", "name of the role")
+    .addOption(new Option("--password <password>", "password to set").env("FENCEDJOB_ROLE_PASSWORD"))
+    .action(
+      refusable(async (options: { databaseUrl: string; name: string; password?: string }) => {
+        const { name, password } = options;
+        const { created } = await makeRole(addressFromUrl(options.databaseUrl), {
+          name,
+          ...(password === undefined ? {} : { password }),
+        });
+        say(
+          `Role "${name}" ${created ? "created" : "checked"}: it can be fenced, and a takeover can end its sessions.`,
+        );
+        say("Grant it what the application needs on its own tables; it must not own the schema fence.");
+      }),
+    );
+}
+
+function databaseUrl(): Option {
+  return new Option("--database-url <url>", "postgres://user:password@host:5432/database?sslmode=require")
+    .env("DATABASE_URL")
+    .makeOptionMandatory();
+}
+
+async function status(address: DatabaseAddress, job: string | undefined): Promise<void> {
+  const { installed, supported, problems } = await schemaStatus(address);
+  if (installed === null) {
+    say(`The fence schema is not installed in database "${address.database}".`);
+    say("Run, as an administrator: fencedjob db install --database-url …");
+    process.exitCode = REFUSED;
+    return;
+  }
+  say(`schema      version ${installed}${installed === supported ? "" : `, this program speaks ${supported}`}`);
+  say(`role        ${address.user}: ${problems.length === 0 ? "can run a fenced application" : problems.join("; ")}`);
+  if (problems.length > 0 || installed !== supported) process.exitCode = REFUSED;
+  if (job === undefined) return;
+  const row = await readFence(address, job, { clock: systemClock });
+  if (!row || row.generation === 0) {
+    say(`job         ${job}: never raised in this database`);
+    return;
+  }
+  say(
+    `job         ${job}: generation ${row.generation}, holder ${row.holderName || row.holder}, raised ${row.raisedAt}`,
+  );
+  const same = row.incarnation === row.presentIncarnation;
+  say(`history     ${row.presentIncarnation}${same ? "" : `; the fence was raised in ${row.incarnation} (LF003)`}`);
+}
+
+interface RaiseCommand {
+  readonly databaseUrl: string;
+  readonly job: string;
+  readonly generation: number;
+  readonly holder?: string;
+  readonly drainSeconds: number;
+}
+
+async function raiseByHand(options: RaiseCommand): Promise<Raised> {
+  const holder = options.holder ?? systemRandom.bytes(16).toString("hex");
+  return await raise(
+    addressFromUrl(options.databaseUrl),
+    {
+      fenceName: options.job,
+      generation: options.generation,
+      holder,
+      holderName: options.holder ?? "fencedjob db raise",
+    },
+    {
+      drainMs: options.drainSeconds * 1000,
+      nonce: systemRandom.bytes(16).toString("hex"),
+      issuer: "fencedjob db raise",
+      clock: systemClock,
+    },
+  );
+}
+
+function sayRaised(raised: Raised, job: string): void {
+  const from = raised.previousGeneration ?? "none";
+  say(
+    `${job}: fence ${from} → ${raised.generation} in ${Math.round(raised.tookMs)} ms, ${raised.sessionsEnded} older sessions ended.`,
+  );
+  say(`Gate: fence.gate_${raised.jobId}_${raised.generation}   incarnation: ${raised.incarnation}`);
+}
+
+/** An expected failure is told in words, without a stack. */
+function refusable<T>(run: (options: T) => Promise<void>): (options: T) => Promise<void> {
+  return async (options) => {
+    try {
+      await run(options);
+    } catch (error) {
+      const lines =
+        error instanceof FenceError
+          ? [error.message, error.detail && `DETAIL: ${error.detail}`, `HINT:   ${error.hint}`]
+          : [error instanceof Error ? error.message : String(error)];
+      for (const line of lines) if (line) process.stderr.write(`${line}\n`);
+      process.exitCode = REFUSED;
+    }
+  };
+}

@@ -1,0 +1,115 @@
+/**
+ * What runs beside a raise that waits: after the drain time a second connection ends the sessions of older
+ * generations (INV-13) and notes who else blocks, so that LF004 can name them.
+ */
+import type { Client } from "pg";
+import type { Clock } from "../platform/clock.ts";
+import { onDatabase } from "./connection.ts";
+import type { DatabaseAddress, FenceIdentity } from "./database.ts";
+import { FenceError } from "./errors.ts";
+
+export interface DrainOptions {
+  readonly clock: Clock;
+  readonly signal: AbortSignal | undefined;
+  /** Server process of the raise that waits. */
+  readonly pid: number;
+}
+
+interface Blocker {
+  readonly pid: number;
+  readonly username: string | null;
+  readonly application: string | null;
+  readonly state: string | null;
+  readonly busy_seconds: number | null;
+  readonly prepared: string | null;
+}
+
+const LOOK_MS = 50;
+const CONNECTION_MS_MAX = 60_000;
+const BLOCKERS_MAX = 5;
+
+export class Drain {
+  /** Sessions ended so far. */
+  sessionsEnded = 0;
+  readonly #address: DatabaseAddress;
+  readonly #identity: FenceIdentity;
+  readonly #options: DrainOptions;
+  readonly #stopped = new AbortController();
+  #blockers: readonly Blocker[] = [];
+  #trouble: unknown;
+  #running: Promise<void> = Promise.resolve();
+
+  constructor(address: DatabaseAddress, identity: FenceIdentity, options: DrainOptions) {
+    this.#address = address;
+    this.#identity = identity;
+    this.#options = options;
+  }
+
+  /** The raise waits from now on; older sessions may go on for `drainMs`. */
+  start(jobId: number, drainMs: number): void {
+    this.#running = this.#run(jobId, drainMs).catch((error: unknown) => {
+      if (!this.#stopped.signal.aborted) this.#trouble = error;
+    });
+  }
+
+  /** The raise has ended, one way or the other. */
+  async stop(): Promise<void> {
+    this.#stopped.abort();
+    await this.#running;
+  }
+
+  async #run(jobId: number, drainMs: number): Promise<void> {
+    const { clock, signal: outer } = this.#options;
+    const signal = outer ? AbortSignal.any([outer, this.#stopped.signal]) : this.#stopped.signal;
+    await clock.sleep(drainMs, signal);
+    const connection = { clock, signal, timeoutMs: CONNECTION_MS_MAX, doing: "drain" };
+    await onDatabase(this.#address, connection, async (client) => {
+      for (;;) {
+        await this.#look(client, jobId);
+        await clock.sleep(LOOK_MS, signal);
+      }
+    });
+  }
+
+  async #look(client: Client, jobId: number): Promise<void> {
+    // Again and again: while we wait for somebody else, an old client may come back in.
+    const ended = await client.query("SELECT fence.end_sessions($1, $2) AS ended", [jobId, this.#identity.generation]);
+    this.sessionsEnded += ended.rows[0].ended;
+    const { rows } = await client.query("SELECT * FROM fence.blockers($1, $2)", [this.#options.pid, jobId]);
+    // Empty for an instant between two locks: keep the last that was seen.
+    if (rows.length > 0) this.#blockers = rows;
+  }
+
+  /** The raise waited too long: the error that names who blocks. */
+  blocked(cause: unknown): FenceError {
+    if (this.#trouble instanceof FenceError) return this.#trouble;
+    const { fenceName, generation } = this.#identity;
+    const names = this.#blockers.slice(0, BLOCKERS_MAX).map(describe);
+    const more = this.#blockers.length - names.length;
+    const [first] = this.#blockers;
+    return new FenceError("LF004", {
+      message: `generation ${generation} of FencedJob "${fenceName}" cannot be raised: somebody outside the proxy blocks it`,
+      detail:
+        names.length > 0
+          ? `${names.join("; ")}${more > 0 ? `; and ${more} more` : ""}.`
+          : "Who it is could not be seen; pg_locks and pg_stat_activity show it while the raise waits.",
+      hint: `${remedy(first)} The raise is tried again by itself.`,
+      cause,
+    });
+  }
+}
+
+function describe(blocker: Blocker): string {
+  const since = blocker.busy_seconds === null ? "" : ` for ${blocker.busy_seconds} s`;
+  if (blocker.prepared !== null) {
+    return `prepared transaction '${blocker.prepared}' of role "${blocker.username}"${since}`;
+  }
+  const application = blocker.application ? `, application "${blocker.application}"` : "";
+  return `server process ${blocker.pid} of role "${blocker.username ?? "unknown"}"${application}, ${blocker.state ?? "state unknown"}${since}`;
+}
+
+function remedy(blocker: Blocker | undefined): string {
+  if (!blocker) return "Look for locks on tables fence.gate_*.";
+  if (blocker.prepared !== null) return `Run, as an administrator: ROLLBACK PREPARED '${blocker.prepared}'.`;
+  return `End it, as an administrator: SELECT pg_terminate_backend(${blocker.pid}).`;
+}

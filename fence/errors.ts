@@ -1,0 +1,167 @@
+/**
+ * What goes wrong with a fence, for the person who is woken up by it: what happened, what it means, what to do.
+ *
+ * A FenceError never says that a transaction did not commit unless that is known: a lost connection is LF015 and
+ * leaves the outcome open (INV-10).
+ */
+import { FENCE_CODES, type FenceCode, isFenceCode } from "./codes.ts";
+import type { DatabaseAddress } from "./database.ts";
+
+export interface FenceErrorText {
+  readonly message: string;
+  readonly detail?: string | undefined;
+  /** What to do; the code's own hint if absent. */
+  readonly hint?: string | undefined;
+  readonly cause?: unknown;
+}
+
+export class FenceError extends Error {
+  override readonly name = "FenceError";
+  readonly code: FenceCode;
+  readonly detail: string;
+  readonly hint: string;
+  /** No retry of this pod can succeed, ever. */
+  readonly final: boolean;
+
+  constructor(code: FenceCode, text: FenceErrorText) {
+    const message = text.message.startsWith(`${code}: `) ? text.message : `${code}: ${text.message}`;
+    super(message, text.cause === undefined ? {} : { cause: text.cause });
+    this.code = code;
+    this.detail = text.detail ?? "";
+    this.hint = text.hint ?? FENCE_CODES[code].hint;
+    this.final = FENCE_CODES[code].final;
+  }
+}
+
+/** SQLSTATEs of PostgreSQL that mean one of our codes wherever they appear before protected work has begun. */
+const BY_SQLSTATE: Readonly<Record<string, FenceCode>> = {
+  "3F000": "LF011", // schema does not exist
+  "42P01": "LF011", // table does not exist
+  "42883": "LF011", // function does not exist
+  "42501": "LF012", // insufficient privilege
+  "25006": "LF013", // read-only transaction
+  "28P01": "LF015", // wrong password
+  "28000": "LF015", // no pg_hba line, role does not exist
+  "3D000": "LF015", // database does not exist
+  "53300": "LF015", // too many connections
+  "57P01": "LF015", // ended by an administrator
+  "57P02": "LF015", // ended by a crash
+  "57P03": "LF015", // starting up or shutting down
+  "08006": "LF015",
+  "08P01": "LF015",
+};
+
+/** The code for an SQLSTATE of a server's error, or `fallback`; a code of ours is itself. */
+export function codeOfSqlState(sqlState: string, fallback: FenceCode): FenceCode {
+  if (isFenceCode(sqlState)) return sqlState;
+  return BY_SQLSTATE[sqlState] ?? fallback;
+}
+
+interface ErrorLike {
+  readonly code?: unknown;
+  readonly message?: unknown;
+  readonly detail?: unknown;
+  readonly hint?: unknown;
+  readonly severity?: unknown;
+}
+
+/** SQLSTATE of an error that a PostgreSQL server sent, else undefined. */
+export function sqlStateOf(error: unknown): string | undefined {
+  const { code, severity } = (error ?? {}) as ErrorLike;
+  return typeof code === "string" && typeof severity === "string" && code.length === 5 ? code : undefined;
+}
+
+/** Any failure while `doing` something with the database at `address`, as a FenceError. */
+export function toFenceError(error: unknown, address: DatabaseAddress, doing: string): FenceError {
+  if (error instanceof FenceError) return error;
+  const sqlState = sqlStateOf(error);
+  const original = error instanceof Error ? error.message : String(error);
+  if (sqlState === undefined) return connectionError(error, original, address, doing);
+  const { detail, hint } = error as ErrorLike;
+  const code = codeOfSqlState(sqlState, "LF015");
+  if (isFenceCode(sqlState)) {
+    return new FenceError(code, {
+      message: original,
+      detail: typeof detail === "string" ? detail : undefined,
+      hint: typeof hint === "string" ? hint : undefined,
+      cause: error,
+    });
+  }
+  const text = SERVER_TEXT[sqlState]?.(address) ?? { message: `${doing} failed in database "${address.database}"` };
+  return new FenceError(code, {
+    ...text,
+    detail: `PostgreSQL says: ${original} (SQLSTATE ${sqlState}).`,
+    cause: error,
+  });
+}
+
+type Describe = (address: DatabaseAddress) => { message: string; hint?: string };
+
+const missingSchema: Describe = ({ database }) => ({
+  message: `the fence schema is missing or incomplete in database "${database}"`,
+  hint: "Nothing is fenced there yet. Run, as an administrator of the database: fencedjob db install --database-url …",
+});
+
+const SERVER_TEXT: Readonly<Record<string, Describe>> = {
+  "3F000": missingSchema,
+  "42P01": missingSchema,
+  "42883": missingSchema,
+  "42501": ({ user, database }) => ({
+    message: `role "${user}" lacks a right in database "${database}"`,
+    hint: `Make it a proper role of a fenced application: fencedjob db role --database-url … --name ${user}`,
+  }),
+  "25006": ({ database }) => ({
+    message: `database "${database}" takes no writes`,
+    hint: "It is read-only or a standby. Give the address of the primary, one that follows a failover.",
+  }),
+  "28P01": ({ user }) => ({
+    message: `the database refuses the password of role "${user}"`,
+    hint: "Correct the password in the job's Secret; it is tried again by itself.",
+  }),
+  "28000": ({ user, database }) => ({
+    message: `the database does not let role "${user}" into database "${database}"`,
+    hint: "The role is missing, cannot log in, or pg_hba.conf has no line for this client (or demands TLS).",
+  }),
+  "3D000": ({ database, host, port }) => ({
+    message: `database "${database}" does not exist at ${host}:${port}`,
+    hint: "Correct dbname in the job's Secret; it is tried again by itself.",
+  }),
+  "53300": ({ host, port }) => ({
+    message: `the database at ${host}:${port} has no free connection`,
+    hint: "Raise max_connections or close idle clients: a takeover needs up to two connections. It is tried again by itself.",
+  }),
+  "57P03": ({ host, port }) => ({
+    message: `the database at ${host}:${port} is starting or stopping`,
+    hint: "Wait: it is tried again by itself.",
+  }),
+};
+
+const TLS_CODE = /^(ERR_TLS_|ERR_SSL_|CERT_|DEPTH_ZERO_|SELF_SIGNED_|UNABLE_TO_|HOSTNAME_MISMATCH)/;
+
+function connectionError(error: unknown, original: string, address: DatabaseAddress, doing: string): FenceError {
+  const code = String((error as ErrorLike | undefined)?.code ?? "");
+  const where = `${address.host}:${address.port}`;
+  const detail = `The original error is: ${original}${code ? ` (${code})` : ""}.`;
+  if (TLS_CODE.test(code) || /SSL|certificate/i.test(original)) {
+    return new FenceError("LF015", {
+      message: `no TLS connection with ${where} under sslmode=${address.sslmode}`,
+      detail,
+      hint: "Check sslmode and ca.crt in the job's Secret, and that the certificate names the host.",
+      cause: error,
+    });
+  }
+  if (/password must be/.test(original)) {
+    return new FenceError("LF015", {
+      ...SERVER_TEXT["28P01"]?.(address),
+      message: `the database demands a password of role "${address.user}", and there is none`,
+      detail,
+      cause: error,
+    });
+  }
+  return new FenceError("LF015", {
+    message: `the database at ${where} cannot be reached (${doing})`,
+    detail,
+    hint: "Check host and port in the job's Secret, network policies, and that the server runs; it is tried again by itself.",
+    cause: error,
+  });
+}
