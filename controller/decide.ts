@@ -95,6 +95,9 @@ function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null
     endOwnership(draft, spec, status.owner, { reason: "LeaseExpired", outcome: "superseded", message });
   }
   deadlines(draft, spec);
+  if (!status.completionTime && !status.owner && status.failures > spec.backoffLimit) {
+    finish(draft, "Failed", "BackoffLimitExceeded", `${count(status.failures, "consecutive failure")} of candidates`);
+  }
   if (status.completionTime) return finished(draft, spec);
   if (spec.suspend) return suspend(draft);
   draft.condition("Suspended", "False", "NotSuspended", "spec.suspend is false");

@@ -1,0 +1,129 @@
+/**
+ * Raises the fence in every database of the job, and keeps trying while that can succeed. What went wrong is in the
+ * report that travels with the next renewal, so that `kubectl describe` shows it.
+ *
+ * INV-4: nothing of a database reaches the application before this has succeeded in all of them.
+ */
+import { type Raised, raise, readFence } from "../fence/client.ts";
+import type { DatabaseAddress, FenceIdentity } from "../fence/database.ts";
+import { FenceError, toFenceError } from "../fence/errors.ts";
+import type { RaisedFence, RaiseFailure } from "../lease/report.ts";
+import type { SidecarConfig, SidecarDatabase } from "../lease/sidecarconfig.ts";
+import type { Clock } from "../platform/clock.ts";
+import type { Logger } from "../platform/log.ts";
+import { jitter, type Random } from "../platform/random.ts";
+import { readCredentials } from "./credentials.ts";
+
+export interface RaiserParts {
+  readonly config: SidecarConfig;
+  readonly identity: FenceIdentity;
+  /** Of this process: a restarted sidecar has another one, and its raise is refused (INV-7). */
+  readonly nonce: string;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log: Logger;
+  /** The report has changed. */
+  readonly changed: () => void;
+}
+
+export interface RaisedDatabase {
+  readonly database: SidecarDatabase;
+  readonly address: DatabaseAddress;
+  readonly raised: Raised;
+}
+
+const RETRY_MS_BASE = 500;
+const RETRY_MS_MAX = 10_000;
+
+export class Raiser {
+  readonly #parts: RaiserParts;
+  readonly #fences = new Map<string, RaisedFence>();
+  readonly #failures = new Map<string, RaiseFailure>();
+
+  constructor(parts: RaiserParts) {
+    this.#parts = parts;
+  }
+
+  get fences(): RaisedFence[] {
+    return [...this.#fences.values()];
+  }
+
+  get failures(): RaiseFailure[] {
+    return [...this.#failures.values()];
+  }
+
+  /** All databases; null when one of them refused this pod for good. */
+  async raiseAll(signal: AbortSignal): Promise<RaisedDatabase[] | null> {
+    const all = await Promise.all(this.#parts.config.databases.map((database) => this.#raise(database, signal)));
+    return all.every((raised) => raised !== null) ? all : null;
+  }
+
+  async #raise(database: SidecarDatabase, signal: AbortSignal): Promise<RaisedDatabase | null> {
+    const { clock, random, log } = this.#parts;
+    for (let attempt = 0; ; attempt++) {
+      signal.throwIfAborted();
+      const result = await this.#attempt(database, signal);
+      if ("raised" in result) {
+        this.#failures.delete(database.name);
+        this.#fences.set(database.name, reportOf(database, result.raised));
+        log.info("fence raised", { database: database.name, ...result.raised });
+        this.#parts.changed();
+        return result;
+      }
+      const before = this.#failures.get(database.name);
+      this.#failures.set(database.name, result);
+      log.warn("the fence could not be raised", { ...result });
+      if (before?.message !== result.message || result.final) this.#parts.changed();
+      if (result.final) return null;
+      await clock.sleep(jitter(random, Math.min(RETRY_MS_MAX, RETRY_MS_BASE * 2 ** attempt)), signal);
+    }
+  }
+
+  async #attempt(database: SidecarDatabase, signal: AbortSignal): Promise<RaisedDatabase | RaiseFailure> {
+    const { config, identity, nonce, clock } = this.#parts;
+    const credentials = readCredentials(database.dir);
+    if (!credentials.ok) {
+      const message = `Secret "${database.secretName}" in namespace "${config.namespace}" gives no address: ${credentials.problem}.`;
+      const hint = `Create it: kubectl create secret generic -n ${config.namespace} ${database.secretName} --from-literal=uri=postgres://… ; it is read again by itself.`;
+      return { database: database.name, code: "LF017", message, hint, final: false, floor: null };
+    }
+    const { address } = credentials;
+    try {
+      const raised = await raise(address, identity, {
+        drainMs: config.drainMs,
+        nonce,
+        issuer: config.issuer,
+        clock,
+        signal,
+      });
+      return { database, address, raised };
+    } catch (error) {
+      signal.throwIfAborted();
+      const failure = toFenceError(error, address, "raising the fence");
+      return {
+        database: database.name,
+        code: failure.code,
+        message: [failure.message, failure.detail].filter(Boolean).join(" "),
+        hint: failure.hint,
+        final: failure.final,
+        floor: failure.code === "LF001" ? await this.#floor(address) : null,
+      };
+    }
+  }
+
+  /** What the database has accepted already: the next generation must be above it (INV-8). */
+  async #floor(address: DatabaseAddress): Promise<number | null> {
+    const { identity, clock, log } = this.#parts;
+    try {
+      return (await readFence(address, identity.fenceName, { clock }))?.generation ?? null;
+    } catch (error) {
+      log.warn("the fence row could not be read", { error: error instanceof FenceError ? error.message : error });
+      return null;
+    }
+  }
+}
+
+function reportOf(database: SidecarDatabase, raised: Raised): RaisedFence {
+  const { generation, previousGeneration, incarnation, tookMs, sessionsEnded } = raised;
+  return { database: database.name, generation, previousGeneration, incarnation, tookMs, sessionsEnded };
+}
