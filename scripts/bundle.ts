@@ -1,9 +1,8 @@
 /**
  * Makes `dist/`: one file per program, with every library inside, so that an image needs no node_modules.
- * `dist/fencedjob.js` is the command line, `dist/worker.js` the thread that carries the sidecar's connections, and
- * `dist/examples/` the example application.
+ * `fencedjob.js` is the command line, `worker.js` the thread that carries the sidecar's connections, `migrations/` the SQL.
  */
-import { rmSync } from "node:fs";
+import { cpSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
@@ -11,28 +10,30 @@ import { build } from "esbuild";
 const root = join(dirname(fileURLToPath(import.meta.url)), "..");
 
 /** Throws, naming the file and line, when a source does not compile. */
-export async function bundle(): Promise<void> {
-  rmSync(join(root, "dist"), { recursive: true, force: true });
-  await bundleInto("dist", { fencedjob: "cli/fencedjob.ts", worker: "sidecar/wire/worker.ts" }, ".js");
-  await bundleInto("dist/examples", { "invoice-run": "examples/invoice-run/app.mjs" }, ".mjs");
+export async function bundleProgram(outdir: string): Promise<void> {
+  rmSync(outdir, { recursive: true, force: true });
+  mkdirSync(outdir, { recursive: true });
+  await bundle({ fencedjob: "cli/fencedjob.ts", worker: "sidecar/wire/worker.ts" }, outdir);
+  cpSync(join(root, "fence", "migrations"), join(outdir, "migrations"), { recursive: true });
+  writeFileSync(join(outdir, "package.json"), `${JSON.stringify({ type: "module" })}\n`);
 }
 
-async function bundleInto(
-  outdir: string,
-  entryPoints: Record<string, string>,
-  extension: ".js" | ".mjs",
-): Promise<void> {
+/** The example application as `<outdir>/app.mjs`. */
+export async function bundleExample(outdir: string): Promise<void> {
+  await bundle({ app: "examples/invoice-run/app.mjs" }, outdir, { ".js": ".mjs" });
+}
+
+async function bundle(entryPoints: Record<string, string>, outdir: string, outExtension = {}): Promise<void> {
   await build({
     absWorkingDir: root,
     entryPoints,
     outdir,
-    outExtension: { ".js": extension },
+    outExtension,
     bundle: true,
     platform: "node",
     target: "node24",
     format: "esm",
     external: ["pg-native"],
-    sourcemap: extension === ".js" ? "linked" : false,
     // Libraries in CommonJS ask for Node's own modules by require, which an ES module does not have.
     banner: {
       js: 'import { createRequire as nodeRequire } from "node:module"; const require = nodeRequire(import.meta.url);',
@@ -41,4 +42,4 @@ async function bundleInto(
   });
 }
 
-if (import.meta.main) await bundle();
+if (import.meta.main) await bundleProgram(join(root, "dist"));

@@ -10,7 +10,7 @@ import { join } from "node:path";
 import { run } from "./command.ts";
 import { cacheDir, checkout } from "./paths.ts";
 
-type Module = "kubernetes" | "etcd" | "helm" | "coredns" | "pause";
+type Module = "kubernetes" | "etcd" | "helm" | "kind" | "coredns" | "pause";
 
 interface Program {
   readonly module: Module;
@@ -36,6 +36,7 @@ const programs = {
   "kube-proxy": kubernetes("kube-proxy", 5),
   coredns: { module: "coredns", package: ".", coldSeconds: 20 },
   pause: { module: "pause", package: ".", coldSeconds: 1 },
+  kind: { module: "kind", package: "sigs.k8s.io/kind", coldSeconds: 15 },
   helm: { module: "helm", package: "helm.sh/helm/v4/cmd/helm", coldSeconds: 110 },
 } as const satisfies Record<string, Program>;
 

@@ -2,7 +2,7 @@
 import { chmodSync, copyFileSync, cpSync, mkdirSync, realpathSync, writeFileSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { rootCertificates } from "node:tls";
-import { bundle } from "../../scripts/bundle.ts";
+import { bundleExample, bundleProgram } from "../../scripts/bundle.ts";
 import { build, type ProgramName, programPath } from "./build.ts";
 import { run } from "./command.ts";
 import { checkout } from "./paths.ts";
@@ -27,24 +27,9 @@ export const contents: Readonly<Record<ImageName, Content>> = {
   "fencedjob-pause": { dockerfile: "images/pause/Dockerfile", stage: (dir) => stageProgram(dir, "pause") },
   "fencedjob-coredns": { dockerfile: "images/coredns/Dockerfile", stage: (dir) => stageProgram(dir, "coredns") },
   "fencedjob-base": { dockerfile: "images/base/Dockerfile", stage: stageBase },
-  fencedjob: {
-    dockerfile: "Dockerfile",
-    base: "fencedjob-base",
-    stage: async (dir) => {
-      await bundle();
-      for (const file of ["fencedjob.js", "fencedjob.js.map", "worker.js", "worker.js.map"])
-        copy(join(checkout, "dist", file), join(dir, "dist", file));
-    },
-  },
+  fencedjob: { dockerfile: "Dockerfile", base: "fencedjob-base", stage: (dir) => bundleProgram(join(dir, "dist")) },
   "fencedjob-demo-postgres": { dockerfile: "images/postgres/Dockerfile", base: "fencedjob-base", stage: stagePostgres },
-  "fencedjob-demo-app": {
-    dockerfile: "examples/invoice-run/Dockerfile",
-    base: "fencedjob-base",
-    stage: async (dir) => {
-      await bundle();
-      copy(join(checkout, "dist", "examples", "invoice-run.mjs"), join(dir, "app.mjs"));
-    },
-  },
+  "fencedjob-demo-app": { dockerfile: "examples/invoice-run/Dockerfile", base: "fencedjob-base", stage: bundleExample },
 };
 
 async function stageProgram(dir: string, name: ProgramName): Promise<void> {

@@ -106,6 +106,7 @@ state = "${join(it.dir, "containerd-state")}"
 
 [${cri}.containerd.runtimes.runc.options]
   SystemdCgroup = false
+  Root = "${join(it.dir, "runc")}"
 
 [${cri}.cni]
   bin_dir = "${cniBinDir}"

@@ -1,0 +1,153 @@
+import { createServer, type Server } from "node:http";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { waitUntil } from "./command.ts";
+import { image } from "./images.ts";
+import { type Cluster, openCluster } from "./provider.ts";
+
+const NAMESPACE = "localnode-test";
+const BUILD_MS_MAX = 900_000;
+
+let cluster: Cluster;
+let base: string;
+
+const kubectl = (...args: string[]): Promise<string> => cluster.kubectl(["-n", NAMESPACE, ...args]);
+const create = (...items: object[]): Promise<string> =>
+  cluster.kubectl(["create", "-n", NAMESPACE, "-f", "-"], JSON.stringify({ apiVersion: "v1", kind: "List", items }));
+const phaseIs = (pod: string, phase: string) => async (): Promise<boolean> =>
+  (await kubectl("get", "pod", pod, "-o", "jsonpath={.status.phase}")) === phase;
+
+const script = (name: string, code: string): object => ({
+  name,
+  image: base,
+  imagePullPolicy: "IfNotPresent",
+  command: ["/nodejs/bin/node", "-e", code],
+});
+const pod = (name: string, spec: object): object => ({
+  apiVersion: "v1",
+  kind: "Pod",
+  metadata: { name, labels: { app: name } },
+  spec: { restartPolicy: "Never", terminationGracePeriodSeconds: 1, ...spec },
+});
+
+beforeAll(async () => {
+  const say = (line: string): void => console.error(line);
+  cluster = await openCluster("this test", say);
+  base = await cluster.loadImage(await image("fencedjob-base", say));
+  await cluster.kubectl(["delete", "namespace", NAMESPACE, "--ignore-not-found"]);
+  await cluster.kubectl(["create", "namespace", NAMESPACE]);
+  await waitUntil("service account", 30_000, async () => (await kubectl("get", "sa", "-o", "name")) !== "");
+}, BUILD_MS_MAX);
+
+// The cluster stays up: the next run finds it. Only what this file made goes.
+afterAll(() => cluster?.kubectl(["delete", "namespace", NAMESPACE, "--wait=false"]));
+
+test("the application starts when its native sidecar has, and the pod succeeds when the application ends", async () => {
+  const sidecar = {
+    ...script("sidecar", "process.on('SIGTERM', () => process.exit(0)); require('net').createServer().listen(8080)"),
+    restartPolicy: "Always",
+    startupProbe: { tcpSocket: { port: 8080 }, periodSeconds: 1 },
+  };
+  const app = script(
+    "app",
+    "require('net').connect(8080, '127.0.0.1', () => { console.log('reached'); process.exit(0) })",
+  );
+  await create(pod("with-sidecar", { initContainers: [sidecar], containers: [app] }));
+  await waitUntil("the pod succeeds", 30_000, phaseIs("with-sidecar", "Succeeded"));
+  expect(await kubectl("logs", "with-sidecar", "-c", "app")).toBe("reached\n");
+});
+
+test("a service is reached by its name, and by a pod through exec", async () => {
+  const server = script("server", "require('http').createServer((_, answer) => answer.end('hello')).listen(8080)");
+  const service = {
+    apiVersion: "v1",
+    kind: "Service",
+    metadata: { name: "greeter" },
+    spec: { selector: { app: "server" }, ports: [{ port: 80, targetPort: 8080 }] },
+  };
+  await create(
+    service,
+    pod("server", { containers: [{ ...server, readinessProbe: { tcpSocket: { port: 8080 }, periodSeconds: 1 } }] }),
+  );
+  await kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=30s");
+  const ask = `fetch('http://greeter.${NAMESPACE}.svc').then((r) => r.text()).then(console.log)`;
+  // The service's rules follow its endpoints, which follow the pod's readiness.
+  await waitUntil("the service answers", 20_000, () =>
+    kubectl("exec", "server", "--", "/nodejs/bin/node", "-e", ask).then(
+      (said) => said === "hello\n",
+      () => false,
+    ),
+  );
+});
+
+test("a frozen pod stands still, and goes on where it was when thawed", async () => {
+  await create(
+    pod("counter", { containers: [script("counter", "let n = 0; setInterval(() => console.log(++n), 20)")] }),
+  );
+  await waitUntil("the counter counts", 30_000, async () => (await lastNumber()) > 3);
+  const uid = await kubectl("get", "pod", "counter", "-o", "jsonpath={.metadata.uid}");
+
+  const startedMs = performance.now();
+  await cluster.freeze(uid);
+  console.error(`frozen in ${Math.round(performance.now() - startedMs)} ms`);
+  const frozenAt = await lastNumber();
+  await new Promise((resolve) => setTimeout(resolve, 1_000)); // the time in which nothing may happen: not a wait for something
+  expect(await lastNumber()).toBe(frozenAt);
+
+  await cluster.thaw(uid);
+  await waitUntil("the counter goes on", 10_000, async () => (await lastNumber()) > frozenAt);
+  const numbers = (await kubectl("logs", "counter")).trim().split("\n").map(Number);
+  expect(numbers).toEqual(numbers.map((_, index) => index + 1));
+});
+
+async function lastNumber(): Promise<number> {
+  const logged = await kubectl("logs", "counter", "--tail=1").catch(() => "0");
+  return Number(logged.trim() || "0");
+}
+
+test("pods reach a server of this machine, where the provider says at which address", async (context) => {
+  const { hostAddress } = cluster;
+  if (hostAddress === undefined) return context.skip(`${cluster.description} gives pods no address of this machine`);
+  const server: Server = createServer((_, answer) => answer.end("from the host"));
+  await new Promise<void>((resolve) => server.listen(0, hostAddress, resolve));
+  const { port } = server.address() as { port: number };
+  await create(
+    pod("visitor", {
+      containers: [script("visitor", `fetch('http://${hostAddress}:${port}').then((r) => r.text()).then(console.log)`)],
+    }),
+  );
+  await waitUntil("the visitor has been", 30_000, phaseIs("visitor", "Succeeded"));
+  server.close();
+  expect(await kubectl("logs", "visitor")).toBe("from the host\n");
+});
+
+test("PostgreSQL runs as a pod with a password, and keeps its data when the container restarts", async () => {
+  const ref = await cluster.loadImage(await image("fencedjob-demo-postgres", (line) => console.error(line)));
+  const env = Object.entries({ POSTGRES_PASSWORD: "o'secret", POSTGRES_DB: "ledger" }).map(([name, value]) => ({
+    name,
+    value,
+  }));
+  const server = {
+    name: "postgres",
+    image: ref,
+    imagePullPolicy: "IfNotPresent",
+    env,
+    readinessProbe: { tcpSocket: { port: 5432 }, periodSeconds: 1 },
+  };
+  const data = {
+    volumes: [{ name: "data", emptyDir: {} }],
+    containers: [{ ...server, volumeMounts: [{ name: "data", mountPath: "/data" }] }],
+  };
+  await create(pod("database", { ...data, restartPolicy: "Always" }));
+  await kubectl("wait", "--for=condition=Ready", "pod/database", "--timeout=60s");
+  const log = await kubectl("logs", "database");
+  expect(log).toContain("database system is ready to accept connections");
+  await kubectl("exec", "database", "--", "/bin/sh", "-c", "kill -INT 1");
+  await waitUntil(
+    "it restarted",
+    30_000,
+    async () =>
+      (await kubectl("get", "pod", "database", "-o", "jsonpath={.status.containerStatuses[0].restartCount}")) === "1",
+  );
+  await kubectl("wait", "--for=condition=Ready", "pod/database", "--timeout=60s");
+  expect(await kubectl("logs", "database")).not.toContain("initdb");
+});

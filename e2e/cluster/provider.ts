@@ -1,0 +1,143 @@
+/** A cluster for the demo and for tests, whatever this machine offers: one that is there, kind, or the local node. */
+import { rmSync } from "node:fs";
+import { join } from "node:path";
+import { build, programPath } from "./build.ts";
+import { run } from "./command.ts";
+import { type Freezer, startFreezer } from "./freezer.ts";
+import { type Image, image } from "./images.ts";
+import { importImage, down as localDown, up as localUp } from "./localnode.ts";
+import { HOST_ADDRESS } from "./node.ts";
+import { cacheDir } from "./paths.ts";
+import { chooseProvider, onPath } from "./prerequisites.ts";
+
+export interface Cluster {
+  /** For people: `local node (no Docker here): Kubernetes v1.36.3`. */
+  readonly description: string;
+  readonly kubeconfigPath: string;
+  /** Standard output; throws CommandError. */
+  kubectl(args: readonly string[], input?: string): Promise<string>;
+  helm(args: readonly string[]): Promise<string>;
+  /** Makes the image known to every node; returns the name that pods use for it. */
+  loadImage(image: Image): Promise<string>;
+  /** Address by which pods reach servers of this machine; undefined where they can not. */
+  readonly hostAddress: string | undefined;
+  freeze(podUid: string): Promise<void>;
+  thaw(podUid: string): Promise<void>;
+  /** Takes it down; leaves an existing cluster alone. */
+  down(): Promise<void>;
+}
+
+type Say = (line: string) => void;
+
+/** What one provider does in its own way. */
+interface Provider {
+  readonly description: string;
+  readonly kubeconfigPath: string;
+  readonly tools: { readonly kubectl: string; readonly helm: string };
+  readonly hostAddress: string | undefined;
+  loadImage(image: Image): Promise<string>;
+  down(): Promise<void>;
+}
+
+const KIND_CLUSTER = "fencedjob";
+
+/** `what` is named in the message about a missing prerequisite: `make demo`. Throws MissingPrerequisites before any change. */
+export async function openCluster(what: string, say: Say): Promise<Cluster> {
+  const kind = await chooseProvider(what);
+  const provider = await { existing, kind: kindProvider, local }[kind](say);
+  const kubectl = (args: readonly string[], input?: string): Promise<string> =>
+    run(
+      [provider.tools.kubectl, `--kubeconfig=${provider.kubeconfigPath}`, ...args],
+      input === undefined ? {} : { input },
+    );
+  const freezer = await startFreezer(kubectl, await provider.loadImage(await image("fencedjob-base", say)));
+  return withFreezer(provider, kubectl, freezer);
+}
+
+function withFreezer(provider: Provider, kubectl: Cluster["kubectl"], freezer: Freezer): Cluster {
+  return {
+    description: provider.description,
+    kubeconfigPath: provider.kubeconfigPath,
+    hostAddress: provider.hostAddress,
+    kubectl,
+    helm: (args) => run([provider.tools.helm, `--kubeconfig=${provider.kubeconfigPath}`, ...args]),
+    loadImage: (it) => provider.loadImage(it),
+    freeze: (podUid) => freezer.freeze(podUid),
+    thaw: (podUid) => freezer.thaw(podUid),
+    down: () => provider.down(),
+  };
+}
+
+async function local(say: Say): Promise<Provider> {
+  await build(["kubectl", "helm"], say);
+  const cluster = await localUp(say);
+  return {
+    description: "local node (no Docker here)",
+    kubeconfigPath: cluster.kubeconfigPath,
+    tools: { kubectl: programPath("kubectl"), helm: programPath("helm") },
+    hostAddress: HOST_ADDRESS,
+    loadImage: async (it) => {
+      await importImage(cluster, it);
+      return it.ref;
+    },
+    down: () => localDown(say),
+  };
+}
+
+async function kindProvider(say: Say): Promise<Provider> {
+  const kubeconfigPath = join(cacheDir(), "kind.kubeconfig");
+  const kind = await tool("kind", say);
+  const at = [`--name=${KIND_CLUSTER}`];
+  const clusters = (await run([kind, "get", "clusters"])).split("\n");
+  if (clusters.includes(KIND_CLUSTER))
+    await run([kind, "export", "kubeconfig", ...at, `--kubeconfig=${kubeconfigPath}`]);
+  else await run([kind, "create", "cluster", ...at, `--kubeconfig=${kubeconfigPath}`, "--wait=120s"]);
+  return {
+    description: `kind cluster "${KIND_CLUSTER}"`,
+    kubeconfigPath,
+    tools: { kubectl: await tool("kubectl", say), helm: await tool("helm", say) },
+    hostAddress: undefined,
+    loadImage: async ({ archive, ref }) => {
+      await run([kind, "load", "image-archive", archive, ...at]);
+      return ref;
+    },
+    down: async () => {
+      await run([kind, "delete", "cluster", ...at, `--kubeconfig=${kubeconfigPath}`]);
+      rmSync(kubeconfigPath, { force: true });
+    },
+  };
+}
+
+async function existing(say: Say): Promise<Provider> {
+  const kubeconfigPath = process.env.KUBECONFIG ?? ""; // chooseProvider has seen it
+  return {
+    description: `existing cluster of ${kubeconfigPath}`,
+    kubeconfigPath,
+    tools: { kubectl: await tool("kubectl", say), helm: await tool("helm", say) },
+    hostAddress: undefined,
+    loadImage: pushImage,
+    down: async () => {},
+  };
+}
+
+/** To the registry that FENCEDJOB_REGISTRY names, from which the nodes of an existing cluster pull. */
+async function pushImage({ archive, ref }: Image): Promise<string> {
+  const registry = process.env.FENCEDJOB_REGISTRY;
+  if (!registry) {
+    throw new Error(
+      "The nodes of an existing cluster pull their images: set FENCEDJOB_REGISTRY to a registry (host/path) that this machine can push to and they can pull from, and run this again.",
+    );
+  }
+  const pushed = ref.replace(/^localhost\//, `${registry}/`);
+  await run(["docker", "load", "-q", "-i", archive]);
+  await run(["docker", "tag", ref, pushed]);
+  await run(["docker", "push", "-q", pushed]);
+  return pushed;
+}
+
+/** The machine's own, else built from its Go module. */
+async function tool(name: "kind" | "kubectl" | "helm", say: Say): Promise<string> {
+  if (onPath(name)) return name;
+  await build([name], say);
+  return programPath(name);
+}
