@@ -34,6 +34,6 @@ export function addressFromUrl(text: string): DatabaseAddress {
   };
 }
 
-function isSslMode(text: string): text is SslMode {
+export function isSslMode(text: string): text is SslMode {
   return SSL_MODES.has(text);
 }
