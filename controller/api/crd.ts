@@ -89,6 +89,15 @@ function structural(schema: Json): Json {
       Object.entries(out.properties as Record<string, Json>).map(([key, value]) => [key, structural(value)]),
     );
   }
+  // The API server checks the rules on the default itself before it fills in the defaults inside.
+  if (out.type === "object" && out.default) out.default = defaultsOf(out);
   if (out.items) out.items = structural(out.items as Json);
   return out;
+}
+
+function defaultsOf(object: Json): Json {
+  const entries = Object.entries((object.properties ?? {}) as Record<string, Json>);
+  return Object.fromEntries(
+    entries.filter(([, value]) => "default" in value).map(([key, value]) => [key, value.default]),
+  );
 }

@@ -31,7 +31,8 @@ const databaseSpec = z
   .object({
     name: z
       .string()
-      .regex(/^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$/)
+      .max(40)
+      .regex(/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/)
       .describe("Name of the database in status, conditions and events."),
     secretName: z
       .string()
