@@ -8,6 +8,7 @@ import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { run } from "./command.ts";
+import { locked } from "./daemon.ts";
 import { cacheDir, checkout } from "./paths.ts";
 
 type Module = "kubernetes" | "etcd" | "helm" | "kind" | "coredns" | "pause";
@@ -67,7 +68,12 @@ export function programPath(name: ProgramName): string {
 
 /** Builds those of `names` that are missing, one after the other (a Go build takes all cores itself), and says so to `say`. */
 export async function build(names: readonly ProgramName[], say: (line: string) => void): Promise<void> {
-  const missing = names.filter((name) => !existsSync(programPath(name)));
+  const isMissing = (name: ProgramName): boolean => !existsSync(programPath(name));
+  if (!names.some(isMissing)) return;
+  await locked(cacheDir(), "build", say, () => buildMissing(names.filter(isMissing), say));
+}
+
+async function buildMissing(missing: readonly ProgramName[], say: (line: string) => void): Promise<void> {
   const coldSeconds = missing.reduce((sum, name) => sum + programs[name].coldSeconds, 0);
   if (missing.length > 1)
     say(`building ${missing.join(", ")} from Go modules: once, about ${coldSeconds} s if nothing is cached`);

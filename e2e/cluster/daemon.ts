@@ -15,6 +15,9 @@ export interface Daemon {
   readonly netns?: string;
 }
 
+/** Longer than a cold build of everything. */
+const LOCK_WAIT_MS_MAX = 1_800_000;
+
 /** A process, told apart from a later one with the same pid: by its start and by the boot it belongs to. */
 interface ProcessRecord {
   readonly pid: number;
@@ -23,17 +26,32 @@ interface ProcessRecord {
 }
 
 /**
- * Takes the lock `<dir>/<name>.pid` for this process and returns how to give it back. Throws when a living process has it;
- * one that died without giving it back does not count.
+ * Runs `act` while this process alone holds the lock `<dir>/<name>.pid`; waits, telling `say`, while another does. A holder that
+ * died without giving it back does not count.
  */
-export function lock(dir: string, name: string): () => void {
+export async function locked<T>(
+  dir: string,
+  name: string,
+  say: (line: string) => void,
+  act: () => Promise<T>,
+): Promise<T> {
   mkdirSync(dir, { recursive: true });
-  const holder = runningPid(dir, name);
-  if (holder !== undefined)
-    throw new Error(`process ${holder} is at it already (${pidPath(dir, name)}). Wait for it and run this again.`);
-  rmSync(pidPath(dir, name), { force: true });
-  writeFileSync(pidPath(dir, name), JSON.stringify(record(process.pid)), { flag: "wx" });
-  return () => rmSync(pidPath(dir, name), { force: true });
+  const path = pidPath(dir, name);
+  const take = (): boolean => {
+    if (runningPid(dir, name) !== undefined) return false;
+    rmSync(path, { force: true });
+    writeFileSync(path, JSON.stringify(record(process.pid)), { flag: "wx" });
+    return true;
+  };
+  if (!take()) {
+    say(`waiting for process ${runningPid(dir, name) ?? "(gone)"}, which is at it already (${path})`);
+    await waitUntil(`lock ${path} is free`, LOCK_WAIT_MS_MAX, take);
+  }
+  try {
+    return await act();
+  } finally {
+    rmSync(path, { force: true });
+  }
 }
 
 /** Starts it unless it runs. With `diesWithParent` the kernel ends it when the process that called this ends, however it ends. */

@@ -18,6 +18,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { run } from "./command.ts";
+import { locked } from "./daemon.ts";
 import { contents, type ImageName } from "./imagecontents.ts";
 import { cacheDir, checkout } from "./paths.ts";
 import { dockerAnswers } from "./prerequisites.ts";
@@ -50,9 +51,12 @@ export async function image(name: ImageName, say: (line: string) => void): Promi
     const tag = inputs.digest("hex").slice(0, 12);
     const built: Image = { name, ref: `localhost/${name}:${tag}`, archive: join(archives, `${name}-${tag}.tar`) };
     if (!existsSync(built.archive)) {
-      const startedMs = performance.now();
-      await buildArchive(built, context, dockerfile, base);
-      say(`built image ${built.ref} in ${((performance.now() - startedMs) / 1000).toFixed(1)} s`);
+      await locked(cacheDir(), "images", say, async () => {
+        if (existsSync(built.archive)) return; // by whoever had the lock before
+        const startedMs = performance.now();
+        await buildArchive(built, context, dockerfile, base);
+        say(`built image ${built.ref} in ${((performance.now() - startedMs) / 1000).toFixed(1)} s`);
+      });
     }
     const now = new Date();
     utimesSync(built.archive, now, now);

@@ -20,7 +20,7 @@ import {
   pki,
   scheduler,
 } from "./controlplane.ts";
-import { isRunning, lock, startDaemon, stopDaemon, waitReady } from "./daemon.ts";
+import { isRunning, locked, startDaemon, stopDaemon, waitReady } from "./daemon.ts";
 import { clusterDns } from "./dns.ts";
 import {
   connect,
@@ -38,7 +38,7 @@ import { type Image, image } from "./images.ts";
 import { configFiles, containerdSocket, HOST_ADDRESS, type Node, node, nodeDaemons, nodeIdentities } from "./node.ts";
 import { checkout, localNodeDir } from "./paths.ts";
 import { issue, writeKubeconfig } from "./pki.ts";
-import { cniBinDir, installPackages } from "./prerequisites.ts";
+import { cniBinDir, installPackages, requireLocalNode } from "./prerequisites.ts";
 import { answersOk } from "./probe.ts";
 
 export interface LocalCluster {
@@ -72,11 +72,11 @@ const planeNames = ["kube-scheduler", "kube-controller-manager", "kube-apiserver
 const nodeNames = ["kubelet", "kube-proxy", "containerd"];
 const stateFile = join(localNodeDir, "state.json");
 
-/** Starts the cluster, or finds it running. Throws when another checkout has it. */
-export async function up(say: Say, nodeCount = 1): Promise<LocalCluster> {
-  await installPackages(say);
-  const unlock = lock(dirname(localNodeDir), "fencedjob-node-lock");
-  try {
+/** Starts the cluster, or finds it running; `nodeCount` absent: with as many nodes as it has, one when new. Throws when another checkout has it. */
+export async function up(say: Say, nodeCount?: number): Promise<LocalCluster> {
+  await requireLocalNode("the local node");
+  return alone(say, async () => {
+    await installPackages(say);
     await build(nodePrograms, say);
     const found = readState();
     if (found && found.checkout !== checkout && healthy(found)) {
@@ -86,32 +86,24 @@ export async function up(say: Say, nodeCount = 1): Promise<LocalCluster> {
     }
     if (found && fits(found, nodeCount)) return describe(found);
     if (found) {
-      say("found an earlier local node that is half dead or of another version: taking it down first");
+      say("an earlier local node is half dead, or of another version or size: taking it down first");
       await takeDown(found, say);
     }
-    return await start(say, nodeCount);
-  } finally {
-    unlock();
-  }
+    return start(say, nodeCount ?? 1);
+  });
 }
 
 /** Takes everything down, whatever state it is in. Does nothing when there is no local node. */
-export async function down(say: Say): Promise<void> {
-  const unlock = lock(dirname(localNodeDir), "fencedjob-node-lock");
-  try {
+export function down(say: Say): Promise<void> {
+  return alone(say, async () => {
     const found = readState();
     if (found) await takeDown(found, say);
     else say("there is no local node");
-  } finally {
-    unlock();
-  }
+  });
 }
 
-/** The running cluster, or undefined. */
-export function running(): LocalCluster | undefined {
-  const found = readState();
-  return found && healthy(found) ? describe(found) : undefined;
-}
+const alone = <T>(say: Say, act: () => Promise<T>): Promise<T> =>
+  locked(dirname(localNodeDir), "fencedjob-node-lock", say, act);
 
 /** Makes the image known to every node. */
 export async function importImage({ nodes }: LocalCluster, { archive, ref }: Image): Promise<void> {
@@ -270,10 +262,9 @@ function healthy(state: State): boolean {
   );
 }
 
-function fits(state: State, nodeCount: number): boolean {
-  return (
-    healthy(state) && state.nodeCount === nodeCount && state.programs.join() === nodePrograms.map(programPath).join()
-  );
+function fits(state: State, nodeCount = state.nodeCount): boolean {
+  const sameVersion = state.programs.join() === nodePrograms.map(programPath).join();
+  return sameVersion && state.nodeCount === nodeCount && healthy(state);
 }
 
 function describe(state: State): LocalCluster {
@@ -310,11 +301,15 @@ function stopwatch(): () => string {
 }
 
 if (import.meta.main) {
-  const [command, count = "1"] = process.argv.slice(2);
-  if (command === "up") console.log(`export KUBECONFIG=${(await up(console.error, Number(count))).kubeconfigPath}`);
-  else if (command === "down") await down(console.error);
-  else {
-    console.error("usage: node e2e/cluster/localnode.ts up [number of nodes] | down");
-    process.exitCode = 2;
+  const [command, count] = process.argv.slice(2);
+  try {
+    if (command === "up") {
+      const { kubeconfigPath } = await up(console.error, count === undefined ? undefined : Number(count));
+      console.log(`export KUBECONFIG=${kubeconfigPath} PATH=${dirname(programPath("kubectl"))}:$PATH`);
+    } else if (command === "down") await down(console.error);
+    else throw new Error("usage: node e2e/cluster/localnode.ts up [number of nodes] | down");
+  } catch (error) {
+    console.error(error instanceof Error ? error.message : error);
+    process.exitCode = 1;
   }
 }

@@ -62,19 +62,25 @@ export async function chooseProvider(what: string): Promise<"existing" | "kind" 
     );
   }
   if (await dockerAnswers()) return "kind";
-  const go = await goVersion();
+  await requireLocalNode(what);
+  return "local";
+}
+
+/** Throws MissingPrerequisites unless this machine can have the local node. */
+export async function requireLocalNode(what: string): Promise<void> {
   const root = process.platform === "linux" && process.getuid?.() === 0;
-  if (root && goIsEnough(go)) return "local";
-  throw new MissingPrerequisites(explain({ what, docker: false, root, go }));
+  const go = await goVersion();
+  if (!root || !goIsEnough(go)) throw new MissingPrerequisites(explain({ what, root, go }));
 }
 
 /** The message for a machine that can have no cluster. Pure. */
-export function explain(found: { what: string; docker: boolean; root: boolean; go: string | undefined }): string {
+export function explain(found: { what: string; root: boolean; go: string | undefined }): string {
   const go = found.go === undefined ? "no Go" : `Go ${found.go}`;
-  const advice = [
-    ...(goIsEnough(found.go) ? [] : ["Install Go: https://go.dev/dl"]),
+  const steps = [
+    ...(goIsEnough(found.go) ? [] : ["install Go: https://go.dev/dl"]),
     ...(found.root ? [] : ["become root on Linux"]),
   ].join(" and ");
+  const advice = steps.charAt(0).toUpperCase() + steps.slice(1);
   return [
     `${found.what} needs one of: a Docker engine (for kind), or root on Linux and Go ≥ 1.${GO_MINOR_MIN} (for the local node), or KUBECONFIG with FENCEDJOB_USE_CLUSTER=1.`,
     `Found: no Docker engine, ${found.root ? "root" : "not root"}, ${go}. ${advice}, or start Docker, and run ${found.what} again. Nothing was changed.`,

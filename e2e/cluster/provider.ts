@@ -3,6 +3,7 @@ import { rmSync } from "node:fs";
 import { join } from "node:path";
 import { build, programPath } from "./build.ts";
 import { run } from "./command.ts";
+import { locked } from "./daemon.ts";
 import { type Freezer, startFreezer } from "./freezer.ts";
 import { type Image, image } from "./images.ts";
 import { importImage, down as localDown, up as localUp } from "./localnode.ts";
@@ -14,6 +15,8 @@ export interface Cluster {
   /** For people: `local node (no Docker here): Kubernetes v1.36.3`. */
   readonly description: string;
   readonly kubeconfigPath: string;
+  /** Programs that fit the cluster, for a person's shell. */
+  readonly tools: { readonly kubectl: string; readonly helm: string };
   /** Standard output; throws CommandError. */
   kubectl(args: readonly string[], input?: string): Promise<string>;
   helm(args: readonly string[]): Promise<string>;
@@ -33,7 +36,7 @@ type Say = (line: string) => void;
 interface Provider {
   readonly description: string;
   readonly kubeconfigPath: string;
-  readonly tools: { readonly kubectl: string; readonly helm: string };
+  readonly tools: Cluster["tools"];
   readonly hostAddress: string | undefined;
   loadImage(image: Image): Promise<string>;
   down(): Promise<void>;
@@ -58,6 +61,7 @@ function withFreezer(provider: Provider, kubectl: Cluster["kubectl"], freezer: F
   return {
     description: provider.description,
     kubeconfigPath: provider.kubeconfigPath,
+    tools: provider.tools,
     hostAddress: provider.hostAddress,
     kubectl,
     helm: (args) => run([provider.tools.helm, `--kubeconfig=${provider.kubeconfigPath}`, ...args]),
@@ -88,10 +92,12 @@ async function kindProvider(say: Say): Promise<Provider> {
   const kubeconfigPath = join(cacheDir(), "kind.kubeconfig");
   const kind = await tool("kind", say);
   const at = [`--name=${KIND_CLUSTER}`];
-  const clusters = (await run([kind, "get", "clusters"])).split("\n");
-  if (clusters.includes(KIND_CLUSTER))
-    await run([kind, "export", "kubeconfig", ...at, `--kubeconfig=${kubeconfigPath}`]);
-  else await run([kind, "create", "cluster", ...at, `--kubeconfig=${kubeconfigPath}`, "--wait=120s"]);
+  await locked(cacheDir(), "kind", say, async () => {
+    const clusters = (await run([kind, "get", "clusters"])).split("\n");
+    if (clusters.includes(KIND_CLUSTER))
+      await run([kind, "export", "kubeconfig", ...at, `--kubeconfig=${kubeconfigPath}`]);
+    else await run([kind, "create", "cluster", ...at, `--kubeconfig=${kubeconfigPath}`, "--wait=120s"]);
+  });
   return {
     description: `kind cluster "${KIND_CLUSTER}"`,
     kubeconfigPath,
