@@ -69,9 +69,14 @@ export class LeaseClient {
     return this.#call({ method: "GET", path: this.#path, timeoutMs });
   }
 
-  /** Conditional on the `metadata.resourceVersion` in `lease`; throws if there is none, as that would be unconditional. */
+  /**
+   * Conditional on the version and UID in `lease`; throws if they are not there. Without the version it would overwrite
+   * whatever is there; without the UID it could create: a PUT of a missing Lease does, if the sender may create. A
+   * Lease that was deleted meanwhile answers `conflict`, and the read that follows `notFound`.
+   */
   async replace(lease: RawLease, timeoutMs: number): Promise<LeaseAnswer> {
-    if (!lease.metadata.resourceVersion) throw new Error("INV-6: a Lease is only replaced by resourceVersion");
+    const { resourceVersion, uid } = lease.metadata;
+    if (!resourceVersion || !uid) throw new Error("INV-6: a Lease is only replaced by resourceVersion and UID");
     return this.#call({ method: "PUT", path: this.#path, body: lease, timeoutMs });
   }
 

@@ -137,9 +137,13 @@ export class KubeApi {
     return this.#write("POST", path, object, options);
   }
 
-  /** Replaces the object; a conflict unless its resourceVersion is the present one. */
-  update<T extends ObjectLike>(resource: Resource, object: T, options: WriteOptions = {}): Promise<T> {
-    const { namespace, name = "" } = object.metadata;
+  /**
+   * Replaces the object that was read; a conflict if it has changed or was deleted. Throws without its version and UID:
+   * the one would overwrite what others wrote, the other could create (a PUT of a missing Lease does).
+   */
+  async update<T extends ObjectLike>(resource: Resource, object: T, options: WriteOptions = {}): Promise<T> {
+    const { namespace, name = "", uid, resourceVersion } = object.metadata;
+    if (!uid || !resourceVersion) throw new Error(`${resource.plural}: an update needs uid and resourceVersion`);
     return this.#write("PUT", pathOf(resource, namespace, name, options.subresource), object, options);
   }
 
