@@ -1,0 +1,293 @@
+/**
+ * The holder against a modelled Lease (versions, conflicts, lost answers) under a clock that the test moves. The real
+ * API server is in leaseclient.api.test.ts and in e2e/.
+ */
+import { describe, expect, test } from "vitest";
+import { Permit } from "../lease/permit.ts";
+import { grantedLease, type RawLease, readLease } from "../lease/record.ts";
+import { permitDeadlineMs } from "../lease/timing.ts";
+import { silentLogger } from "../platform/log.ts";
+import { ManualClock } from "../testing/clocks.ts";
+import { Holder } from "./holder.ts";
+import type { LeaseAnswer, LeaseNews } from "./leaseclient.ts";
+
+const TIMING = { durationMs: 10_000, renewIntervalMs: 3_000, requestTimeoutMs: 2_000, marginMs: 1_000 };
+const ME = { holder: "uid-1", generation: 1 };
+
+/** One Lease with resource versions; each call takes `latencyMs`, and may be told to misbehave. */
+class ModelledLease {
+  lease: RawLease | null;
+  latencyMs = 10;
+  /** For the next replace: done but not answered, not done and not answered, or refused. */
+  fault: "done-unanswered" | "lost" | "forbidden" | null = null;
+  /** While true nobody is answered. */
+  down = false;
+  replaces = 0;
+  readonly #clock: ManualClock;
+  #version = 1;
+
+  constructor(clock: ManualClock) {
+    this.#clock = clock;
+    this.lease = this.#stored(
+      grantedLease(
+        null,
+        { ...ME, name: "run", namespace: "n", holderPod: "run-1", durationMs: 10_000, labels: {}, ownerReferences: [] },
+        clock.wall(),
+      ),
+    );
+  }
+
+  change(spec: object, annotations: Record<string, string> = {}): void {
+    const { lease } = this;
+    if (!lease) return;
+    this.lease = this.#stored({
+      ...lease,
+      metadata: { ...lease.metadata, annotations: { ...lease.metadata.annotations, ...annotations } },
+      spec: { ...lease.spec, ...spec },
+    });
+  }
+
+  async get(timeoutMs: number): Promise<LeaseAnswer> {
+    if (!(await this.#reached(timeoutMs))) return { kind: "unknown", message: "timeout", sent: true };
+    return this.lease ? { kind: "ok", lease: this.lease } : { kind: "notFound" };
+  }
+
+  async replace(next: RawLease, timeoutMs: number): Promise<LeaseAnswer> {
+    this.replaces++;
+    const { fault } = this;
+    this.fault = null;
+    if (fault === "forbidden") return { kind: "refused", status: 403, message: "no", retryAfterMs: 0 };
+    if (!(await this.#reached(timeoutMs)) || fault === "lost")
+      return { kind: "unknown", message: "timeout", sent: true };
+    if (!this.lease) return { kind: "notFound" };
+    if (next.metadata.resourceVersion !== this.lease.metadata.resourceVersion) return { kind: "conflict" };
+    this.lease = this.#stored(next);
+    if (fault === "done-unanswered") {
+      await this.#clock.sleep(timeoutMs);
+      return { kind: "unknown", message: "timeout", sent: true };
+    }
+    return { kind: "ok", lease: this.lease };
+  }
+
+  async *watch(): AsyncGenerator<LeaseNews, void, void> {
+    await this.#clock.sleep(this.latencyMs);
+    if (this.lease) yield { kind: "lease", lease: this.lease };
+    await this.#clock.sleep(500);
+    yield { kind: "ended", gone: false, message: "the server ended the watch" };
+  }
+
+  async #reached(timeoutMs: number): Promise<boolean> {
+    await this.#clock.sleep(Math.min(this.latencyMs, timeoutMs));
+    return !this.down && this.latencyMs < timeoutMs;
+  }
+
+  #stored(lease: RawLease): RawLease {
+    return structuredClone({
+      ...lease,
+      metadata: { ...lease.metadata, uid: "u", resourceVersion: String(this.#version++) },
+    });
+  }
+}
+
+function aHolder() {
+  const clock = new ManualClock();
+  const api = new ModelledLease(clock);
+  const permit = new Permit();
+  let report = "{}";
+  const holder = new Holder({
+    api,
+    clock,
+    random: { unit: () => 0.5, bytes: () => Buffer.alloc(0) },
+    log: silentLogger,
+    timing: TIMING,
+    permit,
+    holder: ME.holder,
+    report: () => report,
+  });
+  const stop = new AbortController();
+  const result: { lost?: string | null } = {};
+  return {
+    clock,
+    api,
+    permit,
+    holder,
+    result,
+    stop,
+    tell: (text: string) => {
+      report = text;
+      holder.renewSoon();
+    },
+    hold: async () => {
+      let granted = false;
+      void holder.waitForGrant(stop.signal).then(async (grant) => {
+        granted = true;
+        permit.open();
+        result.lost = await holder.hold(grant, stop.signal);
+      });
+      await clock.advance(100);
+      expect(granted).toBe(true);
+    },
+  };
+}
+
+describe("waiting for a grant", () => {
+  test("goes on through watches that end, and takes nothing that names another pod", async () => {
+    const { clock, api, holder, stop } = aHolder();
+    api.change({ holderIdentity: "uid-9" });
+    let grant: unknown;
+    void holder.waitForGrant(stop.signal).then((got) => {
+      grant = got;
+    });
+    await clock.advance(5_000);
+    expect(grant).toBeUndefined();
+    api.change({ holderIdentity: "uid-1" }, { "fencedjob.dev/generation": "4" });
+    await clock.advance(2_000);
+    expect(grant).toEqual({ holder: "uid-1", generation: 4 });
+  });
+
+  test("a generation that is no integer is no grant", async () => {
+    const { clock, api, holder, stop } = aHolder();
+    api.change({}, { "fencedjob.dev/generation": "1e3" });
+    let granted = false;
+    void holder.waitForGrant(stop.signal).then(() => {
+      granted = true;
+    });
+    await clock.advance(5_000);
+    expect(granted).toBe(false);
+  });
+});
+
+describe("INV-5: deadline from send", () => {
+  test("a slow answer does not lengthen the permit: it counts from the send", async () => {
+    const { clock, api, permit, hold } = aHolder();
+    await hold();
+    api.latencyMs = 1_900;
+    const before = permit.deadlineMs();
+    await clock.advance(3_000);
+    const sendMs = (deadlineMs: number): number => deadlineMs - permitDeadlineMs(0, TIMING.durationMs, TIMING.marginMs);
+    await clock.advance(1_950);
+    expect(permit.deadlineMs()).toBeGreaterThan(before);
+    // Sent one interval after the renewal before, not when its answer came.
+    expect(sendMs(permit.deadlineMs()) - sendMs(before)).toBeCloseTo(TIMING.renewIntervalMs, 0);
+  });
+
+  test("a renewal that was done but not answered counts from its own send, found by reading", async () => {
+    const { clock, api, permit, hold } = aHolder();
+    await hold();
+    const before = permit.deadlineMs();
+    api.fault = "done-unanswered";
+    await clock.advance(3_000);
+    await clock.advance(2_100);
+    expect(permit.deadlineMs() - before).toBeCloseTo(TIMING.renewIntervalMs, 0);
+  });
+
+  test("without an answer the permit ends at its deadline, and comes back when ownership is found unchanged", async () => {
+    const { clock, api, permit, result, hold } = aHolder();
+    await hold();
+    api.down = true;
+    await clock.advance(8_800);
+    expect(permit.state(clock.monoMs())).toBe("valid");
+    await clock.advance(300);
+    expect(permit.state(clock.monoMs())).toBe("unconfirmed");
+    await clock.advance(20_000);
+    expect(result.lost).toBeUndefined();
+    api.down = false;
+    await clock.advance(3_000);
+    expect(permit.state(clock.monoMs())).toBe("valid");
+  });
+
+  test("a Lease edited to a longer duration does not lengthen the permit, a shorter one shortens it", async () => {
+    const { clock, api, permit, hold } = aHolder();
+    await hold();
+    const leftMs = (): number => permit.deadlineMs() - clock.monoMs();
+    api.change({ leaseDurationSeconds: 3_600 });
+    await clock.advance(4_000);
+    expect(leftMs()).toBeLessThan(9_000);
+    const ended = permit.deadlineMs();
+    api.change({ leaseDurationSeconds: 4 });
+    await clock.advance(3_100);
+    // The permit never goes back; a shorter duration only stops lengthening it.
+    expect(permit.deadlineMs()).toBeLessThanOrEqual(Math.max(ended, clock.monoMs() + 3_000));
+  });
+});
+
+describe("INV-6: match to touch", () => {
+  test.each([
+    ["names another holder", { holderIdentity: "uid-2" }, {}],
+    ["names another generation", {}, { "fencedjob.dev/generation": "2" }],
+    ["was released by somebody", { holderIdentity: "" }, {}],
+  ])("a Lease that %s is loss for good, and is not written", async (_what, spec, annotations) => {
+    const { clock, api, permit, result, hold } = aHolder();
+    await hold();
+    api.change(spec, annotations);
+    const theirs = JSON.stringify(api.lease);
+    await clock.advance(3_100);
+    expect(result.lost).toMatch(/^the Lease names/);
+    expect(permit.state(clock.monoMs())).toBe("lost");
+    await clock.advance(30_000);
+    expect(JSON.stringify(api.lease)).toBe(theirs);
+  });
+
+  test("a missing Lease is loss, and is never created", async () => {
+    const { clock, api, permit, result, hold } = aHolder();
+    await hold();
+    api.lease = null;
+    await clock.advance(3_100);
+    expect(result.lost).toBe("the Lease no longer exists");
+    expect(permit.state(clock.monoMs())).toBe("lost");
+    expect(api.lease).toBeNull();
+  });
+
+  test("somebody else's edit that leaves holder and generation is no loss", async () => {
+    const { clock, api, permit, result, hold } = aHolder();
+    await hold();
+    api.change({}, { "example.com/note": "x" });
+    await clock.advance(6_000);
+    expect(result.lost).toBeUndefined();
+    expect(permit.state(clock.monoMs())).toBe("valid");
+    expect(readLease(api.lease as RawLease).holder).toBe(ME.holder);
+  });
+
+  test("release clears the holder only while the Lease is ours", async () => {
+    const { clock, api, holder, stop, hold } = aHolder();
+    await hold();
+    stop.abort();
+    const done = holder.release(ME);
+    await clock.advance(100);
+    await done;
+    expect(readLease(api.lease as RawLease)).toMatchObject({ holder: null, generation: 1 });
+    api.change({ holderIdentity: "uid-2" }, { "fencedjob.dev/generation": "2" });
+    const again = holder.release(ME);
+    await clock.advance(100);
+    await again;
+    expect(readLease(api.lease as RawLease).holder).toBe("uid-2");
+  });
+});
+
+describe("renewal", () => {
+  test("happens every interval and no oftener", async () => {
+    const { clock, api, hold } = aHolder();
+    await hold();
+    const before = api.replaces;
+    await clock.advance(60_000);
+    expect(api.replaces - before).toBeGreaterThanOrEqual(19);
+    expect(api.replaces - before).toBeLessThanOrEqual(21);
+  });
+
+  test("a changed report is told at once", async () => {
+    const { clock, api, tell, hold } = aHolder();
+    await hold();
+    tell('{"generation":1,"fences":[],"failures":[]}');
+    await clock.advance(100);
+    expect(readLease(api.lease as RawLease).report).toContain('"generation":1');
+  });
+
+  test("a refused renewal is tried again and costs no ownership while the Lease names us", async () => {
+    const { clock, api, permit, result, hold } = aHolder();
+    await hold();
+    api.fault = "forbidden";
+    await clock.advance(6_000);
+    expect(result.lost).toBeUndefined();
+    expect(permit.state(clock.monoMs())).toBe("valid");
+  });
+});

@@ -1,0 +1,167 @@
+/**
+ * The sidecar's life: wait for the grant, renew, raise, open the proxies, serve until the pod ends.
+ *
+ * Invariants: no proxy listens and the startup probe does not pass before the raise has committed in every database
+ * (INV-4); a loss is final for this pod (INV-7). The process never exits while it waits or after a loss: the kubelet
+ * would start it again, and the application could not read why it is refused.
+ */
+import { writeFileSync } from "node:fs";
+import type { FenceIdentity } from "../fence/database.ts";
+import { Permit } from "../lease/permit.ts";
+import type { Grant } from "../lease/record.ts";
+import { formatReport, type LastWords } from "../lease/report.ts";
+import type { SidecarConfig } from "../lease/sidecarconfig.ts";
+import { assertTiming } from "../lease/timing.ts";
+import type { Clock } from "../platform/clock.ts";
+import type { Logger } from "../platform/log.ts";
+import type { Random } from "../platform/random.ts";
+import { Holder, type LeaseApi } from "./holder.ts";
+import { startSidecarServer } from "./http.ts";
+import { Raiser } from "./raiser.ts";
+import { startWire, type Wire } from "./wirethread.ts";
+
+export interface SidecarParts {
+  readonly config: SidecarConfig;
+  readonly pod: { readonly name: string; readonly uid: string };
+  readonly api: LeaseApi;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log: Logger;
+  /** Where the container's termination message goes. */
+  readonly lastWordsPath: string;
+}
+
+const NONCE_BYTES = 16;
+
+export class Sidecar {
+  readonly #parts: SidecarParts;
+  readonly #permit = new Permit();
+  readonly #wires: Wire[] = [];
+  readonly #holder: Holder;
+  #grant: Grant | null = null;
+  #raiser: Raiser | null = null;
+  #state = "waiting for ownership";
+  #started = false;
+
+  constructor(parts: SidecarParts) {
+    this.#parts = parts;
+    const { api, clock, random, log, config, pod } = parts;
+    assertTiming(config.timing);
+    const report = (): string => this.#report();
+    this.#holder = new Holder({
+      api,
+      clock,
+      random,
+      log,
+      timing: config.timing,
+      permit: this.#permit,
+      holder: pod.uid,
+      report,
+    });
+  }
+
+  /** Runs until `signal` aborts, which the kubelet does after the application has ended. */
+  async run(signal: AbortSignal): Promise<void> {
+    const { config, log } = this.#parts;
+    const server = await startSidecarServer(config.httpPort, () => ({
+      started: this.#started,
+      state: this.#state,
+      generation: this.#grant?.generation ?? null,
+      rejectedWrites: this.#rejectedWrites(),
+    }));
+    try {
+      await this.#own(signal);
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    } finally {
+      await this.#end();
+      await server.stop();
+      log.info("sidecar ends", { state: this.#state, rejectedWrites: this.#rejectedWrites() });
+    }
+  }
+
+  async #own(signal: AbortSignal): Promise<void> {
+    const { log } = this.#parts;
+    const grant = await this.#holder.waitForGrant(signal);
+    this.#grant = grant;
+    this.#state = `raising the fence to generation ${grant.generation}`;
+    log.info("granted", { generation: grant.generation });
+    const lost = new AbortController();
+    const holding = this.#holder.hold(grant, signal).then((why) => {
+      if (why === null) return;
+      this.#lose(why);
+      lost.abort(new Error(why));
+    });
+    await this.#open(grant, AbortSignal.any([signal, lost.signal])).catch((error) => {
+      if (!lost.signal.aborted && !signal.aborted) throw error;
+    });
+    await holding;
+    // Lost: the proxies go on answering why, until the application has ended.
+    if (!signal.aborted)
+      await new Promise<void>((resolve) => signal.addEventListener("abort", () => resolve(), { once: true }));
+  }
+
+  async #open(grant: Grant, signal: AbortSignal): Promise<void> {
+    const { config, pod, clock, random, log } = this.#parts;
+    const identity: FenceIdentity = {
+      fenceName: config.fenceName,
+      generation: grant.generation,
+      holder: pod.uid,
+      holderName: pod.name,
+    };
+    const nonce = random.bytes(NONCE_BYTES).toString("hex");
+    const changed = (): void => this.#holder.renewSoon();
+    this.#raiser = new Raiser({ config, identity, nonce, clock, random, log, changed });
+    const raised = await this.#raiser.raiseAll(signal);
+    if (!raised) {
+      this.#state = "a database refused this generation for good; the pod is replaced";
+      return;
+    }
+    for (const {
+      database,
+      address,
+      raised: { jobId },
+    } of raised) {
+      const listen = { host: "127.0.0.1", port: database.port };
+      const lost = (why: string): void => this.#lose(why);
+      this.#wires.push(await startWire({ listen, address, jobId, identity, permit: this.#permit, log, lost }));
+    }
+    signal.throwIfAborted();
+    this.#permit.open();
+    this.#state = `owner, generation ${grant.generation}`;
+    this.#started = true;
+  }
+
+  #lose(why: string): void {
+    this.#permit.lose();
+    this.#state = `generation ${this.#grant?.generation} is over: ${why}`;
+    this.#parts.log.warn("ownership is lost", { why });
+    for (const wire of this.#wires) wire.lost();
+  }
+
+  /** The application has ended: refuse new work, end what is open, only then give the Lease back (A05). */
+  async #end(): Promise<void> {
+    const held = this.#permit.state(this.#parts.clock.monoMs()) !== "lost";
+    for (const wire of this.#wires) await wire.stop();
+    if (!this.#grant) return;
+    const words: LastWords = { generation: this.#grant.generation, rejectedWrites: this.#rejectedWrites() };
+    try {
+      writeFileSync(this.#parts.lastWordsPath, JSON.stringify(words));
+    } catch (error) {
+      this.#parts.log.warn("the termination message could not be written; refused writes are not counted", { error });
+    }
+    if (held) await this.#holder.release(this.#grant);
+  }
+
+  #rejectedWrites(): number {
+    return this.#wires.reduce((sum, wire) => sum + wire.rejectedWrites(), 0);
+  }
+
+  #report(): string {
+    return formatReport({
+      generation: this.#grant?.generation ?? 0,
+      fences: this.#raiser?.fences ?? [],
+      failures: this.#raiser?.failures ?? [],
+    });
+  }
+}
