@@ -10,6 +10,7 @@ import { join } from "node:path";
 import { run } from "./command.ts";
 import { locked } from "./daemon.ts";
 import { cacheDir, checkout } from "./paths.ts";
+import { requireGo } from "./prerequisites.ts";
 
 type Module = "kubernetes" | "etcd" | "helm" | "kind" | "coredns" | "pause";
 
@@ -74,6 +75,7 @@ export async function build(names: readonly ProgramName[], say: (line: string) =
 }
 
 async function buildMissing(missing: readonly ProgramName[], say: (line: string) => void): Promise<void> {
+  if (missing.length > 0) await requireGo(missing.join(", "));
   const coldSeconds = missing.reduce((sum, name) => sum + programs[name].coldSeconds, 0);
   if (missing.length > 1)
     say(`building ${missing.join(", ")} from Go modules: once, about ${coldSeconds} s if nothing is cached`);
@@ -124,6 +126,11 @@ if (import.meta.main) {
     process.exit(2);
   }
   const names = asked.length > 0 ? (asked as ProgramName[]) : programNames;
-  await build(names, console.error);
-  for (const name of names) console.log(programPath(name));
+  try {
+    await build(names, console.error);
+    for (const name of names) console.log(programPath(name));
+  } catch (error) {
+    console.error(error instanceof Error ? error.message : error);
+    process.exitCode = 1;
+  }
 }

@@ -68,6 +68,7 @@ export function startDaemon(dir: string, daemon: Daemon, options: { diesWithPare
   const [program = "", ...args] = command;
   const child = spawn(program, args, {
     detached: true,
+    cwd: "/", // so that it keeps no directory of its caller
     env: { ...process.env, ...daemon.env },
     stdio: ["ignore", log, log],
   });

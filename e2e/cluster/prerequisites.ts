@@ -48,6 +48,8 @@ export async function goVersion(): Promise<string | undefined> {
   return /go(\d+\.\d+)/.exec(await run(["go", "version"]))?.[1];
 }
 
+const goName = (version: string | undefined): string => (version === undefined ? "no Go" : `Go ${version}`);
+
 export const goIsEnough = (version: string | undefined): boolean => {
   const [major = 0, minor = 0] = (version ?? "").split(".").map(Number);
   return major > 1 || (major === 1 && minor >= GO_MINOR_MIN);
@@ -73,9 +75,17 @@ export async function requireLocalNode(what: string): Promise<void> {
   if (!root || !goIsEnough(go)) throw new MissingPrerequisites(explain({ what, root, go }));
 }
 
+/** Throws MissingPrerequisites unless Go can build `what`. */
+export async function requireGo(what: string): Promise<void> {
+  const go = await goVersion();
+  if (goIsEnough(go)) return;
+  throw new MissingPrerequisites(
+    `Building ${what} needs Go ≥ 1.${GO_MINOR_MIN}. Found: ${goName(go)}. Install Go: https://go.dev/dl, and run this again. Nothing was changed.`,
+  );
+}
+
 /** The message for a machine that can have no cluster. Pure. */
 export function explain(found: { what: string; root: boolean; go: string | undefined }): string {
-  const go = found.go === undefined ? "no Go" : `Go ${found.go}`;
   const steps = [
     ...(goIsEnough(found.go) ? [] : ["install Go: https://go.dev/dl"]),
     ...(found.root ? [] : ["become root on Linux"]),
@@ -83,7 +93,7 @@ export function explain(found: { what: string; root: boolean; go: string | undef
   const advice = steps.charAt(0).toUpperCase() + steps.slice(1);
   return [
     `${found.what} needs one of: a Docker engine (for kind), or root on Linux and Go ≥ 1.${GO_MINOR_MIN} (for the local node), or KUBECONFIG with FENCEDJOB_USE_CLUSTER=1.`,
-    `Found: no Docker engine, ${found.root ? "root" : "not root"}, ${go}. ${advice}, or start Docker, and run ${found.what} again. Nothing was changed.`,
+    `Found: no Docker engine, ${found.root ? "root" : "not root"}, ${goName(found.go)}. ${advice}, or start Docker, and run ${found.what} again. Nothing was changed.`,
   ].join("\n");
 }
 
