@@ -1,0 +1,164 @@
+/**
+ * What the two directions of a session share: the transaction's state as far as it is known, and the requests in
+ * flight. Front (client's messages) and Back (server's messages) both read and write it; it does nothing by itself.
+ */
+
+import type { FenceIdentity } from "../../fence/database.ts";
+import { enterLockSql, enterSelectSql } from "../../fence/enter.ts";
+import type { PermitState } from "../../lease/permit.ts";
+import type { Counters } from "./counters.ts";
+import type { WireError } from "./errors.ts";
+import type { Sink } from "./framer.ts";
+import type { Statement } from "./lexer.ts";
+import { bind, closePortal, closeStatement, execute, IDLE, parse } from "./messages.ts";
+import { ReplyQueue } from "./replies.ts";
+import type { Verdict } from "./verdict.ts";
+
+/** The outside of a session: sockets, permit and fence row. */
+export interface SessionHost {
+  readonly toClient: Sink;
+  readonly toServer: Sink;
+  readonly counters: Counters;
+  /** Read at each message that would start or commit protected work (INV-5). */
+  permit(): PermitState;
+  /** How long ago the permit's deadline passed, in ms. */
+  permitEndedMsAgo(): number;
+  /**
+   * Reads the fence row over a fresh connection; `done` is called once, later. `ended`: the server session was ended
+   * from outside, as a raise does just before it commits.
+   */
+  verdict(ended: boolean, done: (verdict: Verdict) => void): void;
+  /** The server session is over or no longer wanted. */
+  closeServer(): void;
+  /** What was pushed goes out, then both connections end. */
+  end(): void;
+}
+
+/** The bytes that enter the gate, made once per proxy. */
+export interface FenceBytes {
+  /** In front of a simple query, in a transaction that is to write. */
+  readonly writableText: Buffer;
+  /** The same in a transaction that stays read-only. */
+  readonly readOnlyText: Buffer;
+  /** (Re-)prepare the two statements below, whether they exist or not: Close, Parse. */
+  readonly prepareWritable: Buffer;
+  /** Takes a snapshot, so it comes after the transaction was made writable. */
+  readonly prepareEnter: Buffer;
+  /** Bind, Execute of `SET transaction_read_only=off`. */
+  readonly makeWritable: Buffer;
+  /** Bind, Execute of the gate's row lock. */
+  readonly enter: Buffer;
+  /** The same two inside a block, where the client's unnamed portal may be alive: Bind, Execute, Close of a named one. */
+  readonly makeWritableInBlock: Buffer;
+  readonly enterInBlock: Buffer;
+}
+
+const WRITABLE_STATEMENT = "_fencedjob_writable";
+const ENTER_STATEMENT = "_fencedjob_enter";
+
+export function fenceBytes(jobId: number, generation: number): FenceBytes {
+  const lock = `${enterLockSql(jobId, generation)};`;
+  return {
+    writableText: Buffer.from(`SET TRANSACTION READ WRITE;${lock}`),
+    readOnlyText: Buffer.from(lock),
+    // Not SET TRANSACTION READ WRITE: outside of a block it warns, once per transaction, in the server's log too.
+    prepareWritable: prepared(WRITABLE_STATEMENT, "SET transaction_read_only=off"),
+    prepareEnter: prepared(ENTER_STATEMENT, enterSelectSql(jobId, generation)),
+    makeWritable: Buffer.concat([bind("", WRITABLE_STATEMENT), execute("")]),
+    enter: Buffer.concat([bind("", ENTER_STATEMENT), execute("")]),
+    makeWritableInBlock: runInOwnPortal(WRITABLE_STATEMENT),
+    enterInBlock: runInOwnPortal(ENTER_STATEMENT),
+  };
+}
+
+/** A simple query in flight; there is at most one. */
+export interface QueryInFlight {
+  /** CommandCompletes of the fence still to be swallowed before the client's next. */
+  skipLeft: number;
+  /** CommandCompletes of the client so far. */
+  completed: number;
+  /** Next of `injections`. */
+  next: number;
+  readonly injections: readonly {
+    readonly ordinal: number;
+    readonly skips: number;
+    readonly position: number;
+    readonly characters: number;
+  }[];
+}
+
+export class Core {
+  readonly identity: FenceIdentity;
+  readonly fence: FenceBytes;
+  readonly host: SessionHost;
+  readonly replies = new ReplyQueue();
+
+  /** Transaction status at the client's place in the stream: the server's last word, and what was executed since. */
+  status = IDLE;
+  /** The open transaction holds the lock on the gate. */
+  entered = false;
+  /** The open transaction is read-only by the client's own words. */
+  readOnly = false;
+  /** The client's own default for new transactions; the server's is always on (a seat belt, not the fence). */
+  readOnlyDefault = false;
+  /** What the client was last told of default_transaction_read_only. */
+  readOnlyDefaultTold = false;
+  /** The server reported default_transaction_read_only=off: put it back on before anything else. */
+  seatBeltOpen = false;
+
+  /** Extended messages were sent since the last Sync. */
+  inGroup = false;
+  /** The group executes something outside of a block: its Sync commits. */
+  groupCommits = false;
+  /** The fence was put into the group. */
+  groupEntered = false;
+  /** Something in flight changes the transaction's state, or the session's: the next group waits for its answer. */
+  unpredictable = false;
+  /** A commit is in flight: without its answer the outcome is unknown (INV-10). */
+  commitInFlight = false;
+  /** After an error the server ignores the client's messages up to Sync. */
+  discarding = false;
+  /** After our refusal the client's messages up to Sync are left out. */
+  dropping = false;
+  /** A cancel request is under way: what comes next must not be hit by it. */
+  cancelling = false;
+
+  query: QueryInFlight | undefined;
+  /** The refusal whose error goes to the client in place of the server's. */
+  refusing: WireError | undefined;
+  /** A refusal failed the open block: its COMMIT must not be answered with a silent ROLLBACK (INV-10). */
+  refusedInBlock: WireError | undefined;
+
+  /** The statements of the proxy are prepared in this session. */
+  prepared = false;
+  /** Prepared statements and portals of the client that are not plain. */
+  readonly statements = new Map<string, Statement>();
+  readonly portals = new Map<string, Statement>();
+
+  standardStrings = true;
+  wideTrail = false;
+
+  /** Ownership or the server session ends: nothing of the client is taken any more until the reason is known. */
+  ending = false;
+  /** The client has said goodbye: nothing is to be told to it. */
+  terminated = false;
+  /** The reason, kept for the client's next message. */
+  epitaph: Buffer | undefined;
+
+  constructor(options: { identity: FenceIdentity; fence: FenceBytes; host: SessionHost; readOnlyDefault: boolean }) {
+    this.identity = options.identity;
+    this.fence = options.fence;
+    this.host = options.host;
+    this.readOnlyDefault = options.readOnlyDefault;
+    this.readOnlyDefaultTold = options.readOnlyDefault;
+    this.readOnly = options.readOnlyDefault;
+  }
+}
+
+function prepared(name: string, sql: string): Buffer {
+  return Buffer.concat([closeStatement(name), parse(name, sql)]);
+}
+
+function runInOwnPortal(statement: string): Buffer {
+  return Buffer.concat([bind(statement, statement), execute(statement), closePortal(statement)]);
+}

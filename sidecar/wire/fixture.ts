@@ -1,0 +1,73 @@
+/** For tests: a proxy of one generation in front of a server with the fence schema. */
+import pg from "pg";
+import type { DatabaseAddress } from "../../fence/database.ts";
+import { Permit } from "../../lease/permit.ts";
+import { systemClock } from "../../platform/clock.ts";
+import { silentLogger } from "../../platform/log.ts";
+import { systemRandom } from "../../platform/random.ts";
+import type { JobOfTest } from "../../testing/fenced.ts";
+import { type ProxyConfig, type RunningProxy, startProxy } from "./proxy.ts";
+import { fenceVerdict } from "./verdict.ts";
+
+export interface ProxyOfTest {
+  readonly proxy: RunningProxy;
+  readonly permit: Permit;
+  readonly port: number;
+  /** A node-postgres client through the proxy; ended by `stop`. */
+  connect(config?: pg.ClientConfig): Promise<pg.Client>;
+  stop(): Promise<void>;
+}
+
+const FAR_MS = 86_400_000;
+
+/** Raises `generation` and serves it. */
+export async function startFencedProxy(
+  fenced: JobOfTest & { readonly address: DatabaseAddress },
+  generation: number,
+  options: Partial<ProxyConfig> = {},
+): Promise<ProxyOfTest> {
+  const { jobId } = await fenced.raise(generation);
+  const identity = fenced.identity(generation);
+  const permit = options.permit ?? new Permit();
+  if (!options.permit) {
+    permit.extend(systemClock.monoMs() + FAR_MS);
+    permit.open();
+  }
+  const proxy = await startProxy({
+    listen: { host: "127.0.0.1", port: 0 },
+    address: fenced.address,
+    jobId: () => jobId,
+    identity,
+    permit,
+    clock: systemClock,
+    random: systemRandom,
+    log: silentLogger,
+    verdict: fenceVerdict(fenced.address, identity, systemClock),
+    drainMs: 500,
+    ...options,
+  });
+  const open: pg.Client[] = [];
+  return {
+    proxy,
+    permit,
+    port: proxy.port,
+    connect: async (config = {}) => {
+      const client = new pg.Client({
+        host: "127.0.0.1",
+        port: proxy.port,
+        user: "anyone",
+        password: "ignored",
+        database: fenced.address.database,
+        ...config,
+      });
+      client.on("error", () => {});
+      await client.connect();
+      open.push(client);
+      return client;
+    },
+    stop: async () => {
+      for (const client of open) void client.end().catch(() => {});
+      await proxy.close();
+    },
+  };
+}

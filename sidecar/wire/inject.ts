@@ -1,0 +1,145 @@
+/**
+ * Decides, from the transaction's state and the statements of a message, whether the message goes as it is, gets the
+ * fence in front of it (and after each COMMIT inside it), or is refused. Pure.
+ *
+ * Does NOT decide whether the pod still owns the job: the permit does that, before this is asked.
+ */
+import type { Lexed, Statement } from "./lexer.ts";
+import { FAILED, IDLE } from "./messages.ts";
+
+export interface TransactionState {
+  /** Status of the last ReadyForQuery, as far as the messages sent since can have changed it. */
+  readonly status: number;
+  /** The open transaction has entered the gate. */
+  readonly entered: boolean;
+  /** The open block is READ ONLY by the client's own words. */
+  readonly readOnly: boolean;
+  /** The client's own default for new transactions. */
+  readonly readOnlyDefault: boolean;
+}
+
+/** A place in the text where the fence goes in. */
+export interface Injection {
+  /** Byte offset in the client's text. */
+  readonly offset: number;
+  /** Statements of the client before it. */
+  readonly ordinal: number;
+  /** The transaction is to be READ WRITE; else it stays read-only and is only locked in. */
+  readonly writable: boolean;
+}
+
+export type Refusable = "noBlock" | "twoPhase";
+
+export type QueryPlan =
+  | { readonly kind: "refuse"; readonly why: Refusable; readonly words: string }
+  | {
+      readonly kind: "send";
+      readonly injections: readonly Injection[];
+      /** What the open block is when the message has succeeded. */
+      readonly readOnly: boolean;
+      readonly readOnlyDefault: boolean;
+      /** The message ends a transaction or may write outside a block: without its answer its outcome is unknown. */
+      readonly commits: boolean;
+    };
+
+export function planQuery(state: TransactionState, text: Lexed): QueryPlan {
+  const refused = text.statements.find((statement) => refusal(state, statement, text.count));
+  if (refused) return { kind: "refuse", why: refused.kind as Refusable, words: refused.words };
+  const walk = new Walk(state);
+  const single = text.count === 1;
+  for (const statement of text.statements) walk.take(statement, single);
+  return {
+    kind: "send",
+    injections: walk.injections,
+    readOnly: walk.readOnly,
+    readOnlyDefault: walk.readOnlyDefault,
+    commits: walk.commits || (state.status === IDLE && walk.injections.length > 0),
+  };
+}
+
+/** Inside a block, or among other statements, PostgreSQL itself refuses what cannot be in a block. */
+function refusal(state: TransactionState, statement: Statement, count: number): boolean {
+  if (statement.kind === "twoPhase") return true;
+  return statement.kind === "noBlock" && count === 1 && state.status === IDLE;
+}
+
+/** Follows the transactions of one text, statement by statement. */
+class Walk {
+  readonly injections: Injection[] = [];
+  readOnly: boolean;
+  readOnlyDefault: boolean;
+  commits = false;
+  #entered: boolean;
+  /** In a failed block nothing is put in: it would be refused, and swallow the client's ROLLBACK. */
+  #failed: boolean;
+  #open: boolean;
+
+  constructor(state: TransactionState) {
+    this.#failed = state.status === FAILED;
+    this.#open = state.status !== IDLE;
+    this.#entered = state.entered;
+    this.readOnly = this.#open ? state.readOnly : state.readOnlyDefault;
+    this.readOnlyDefault = state.readOnlyDefault;
+  }
+
+  take(statement: Statement, single: boolean): void {
+    if (this.#needsEntering(statement, single)) {
+      // At the very beginning the fence goes before leading comments too: offset 0 needs no counting of characters.
+      const offset = statement.ordinal === 0 ? 0 : statement.offset;
+      this.injections.push({ offset, ordinal: statement.ordinal, writable: !this.readOnly });
+      this.#entered = true;
+    }
+    this.#follow(statement);
+  }
+
+  #needsEntering(statement: Statement, single: boolean): boolean {
+    if (this.#entered || this.#failed) return false;
+    switch (statement.kind) {
+      case "plain":
+      case "noBlock":
+        return true;
+      case "begin":
+        // A lone BEGIN goes bare and the next message enters; in a longer text the fence cannot wait.
+        return !single;
+      case "setTransaction":
+        // In a block it may still set the isolation level, which a LOCK before it does not disturb.
+        return !single;
+      case "setDefault":
+      case "session":
+        return !single;
+      default:
+        return false;
+    }
+  }
+
+  #follow(statement: Statement): void {
+    switch (statement.kind) {
+      case "begin":
+        this.#open = true;
+        if (statement.readOnly !== undefined) this.readOnly = statement.readOnly;
+        return;
+      case "setTransaction":
+        if (this.#open && statement.readOnly !== undefined) this.readOnly = statement.readOnly;
+        return;
+      case "setDefault":
+        this.readOnlyDefault = statement.readOnly ?? false;
+        return;
+      case "commit":
+      case "rollback":
+        if (statement.kind === "commit") this.commits = true;
+        this.#entered = false;
+        this.#failed = false;
+        if (!statement.chain) {
+          this.#open = false;
+          this.readOnly = this.readOnlyDefault;
+        }
+        return;
+      case "rollbackTo":
+        this.#entered = false;
+        this.#failed = false;
+        return;
+      default:
+        return;
+    }
+  }
+}

@@ -1,0 +1,321 @@
+/**
+ * The sidecar's PostgreSQL proxy for one database: listens, holds clients until the raise, gives each its own server
+ * session.
+ *
+ * Does NOT pool: a client's settings, locks and cancel keys are those of one server session. Does NOT ask the client
+ * who it is: whoever reaches the port is the job's application (the port is on loopback).
+ */
+import { createServer, type Server, type Socket } from "node:net";
+import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
+import { sessionStartSteps } from "../../fence/enter.ts";
+import type { Permit } from "../../lease/permit.ts";
+import type { Clock } from "../../platform/clock.ts";
+import type { Logger } from "../../platform/log.ts";
+import type { Random } from "../../platform/random.ts";
+import { CancelKeys, type CancelTarget, cancelRequest } from "./cancel.ts";
+import { Channel } from "./channel.ts";
+import { type FenceBytes, fenceBytes } from "./core.ts";
+import { Counters } from "./counters.ts";
+import { errorBytes, lostError, notSupported, type WireError } from "./errors.ts";
+import { ProtocolError } from "./framer.ts";
+import { authenticationOk, backendKey, IDLE, parameterStatus, readyForQuery } from "./messages.ts";
+import { Relay } from "./relay.ts";
+import { planStartup, readFirst, STARTUP_BYTES_MAX, type Startup, type StartupPlan } from "./startup.ts";
+import { NotAdmitted, openSocket, openUpstream, type Upstream } from "./upstream.ts";
+import { isLoss, type VerdictReader } from "./verdict.ts";
+
+export interface ProxyConfig {
+  readonly listen: { readonly host: string; readonly port: number };
+  readonly address: DatabaseAddress;
+  readonly jobId: () => number;
+  readonly identity: FenceIdentity;
+  readonly permit: Permit;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log: Logger;
+  readonly verdict: VerdictReader;
+  readonly counters?: Counters;
+  /** How long busy sessions may go on after the permit was lost. */
+  readonly drainMs: number;
+  /** Bound of a server session's start. */
+  readonly connectMs?: number;
+  readonly sessionsMax?: number;
+}
+
+export interface RunningProxy {
+  readonly port: number;
+  readonly counters: Counters;
+  /** Ends the listening, and every session with `reason`. */
+  close(reason?: WireError): Promise<void>;
+}
+
+const CONNECT_MS = 15_000;
+const SESSIONS_MAX = 1_000;
+const PERMIT_POLL_MS = 20;
+const LOSS_POLL_MS = 100;
+const CANCEL_MS_MAX = 5_000;
+
+export const SHUTTING_DOWN: WireError = {
+  severity: "FATAL",
+  code: "57P01",
+  message: "the FencedJob sidecar is shutting down",
+  hint: "An open transaction was rolled back.",
+};
+
+export async function startProxy(config: ProxyConfig): Promise<RunningProxy> {
+  const listener = new Listener(config);
+  await listener.listen();
+  return listener;
+}
+
+/** A connection from its first byte to its end. */
+interface Client {
+  readonly channel: Channel;
+  readonly gone: AbortController;
+  relay: Relay | undefined;
+}
+
+class Listener implements RunningProxy {
+  readonly counters: Counters;
+  readonly #config: ProxyConfig;
+  readonly #server: Server;
+  readonly #clients = new Set<Client>();
+  readonly #keys = new CancelKeys();
+  #fence: FenceBytes | undefined;
+  #closed = false;
+  #lostAtMs: number | undefined;
+
+  constructor(config: ProxyConfig) {
+    this.#config = config;
+    this.counters = config.counters ?? new Counters();
+    this.#server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => void this.#serve(socket));
+  }
+
+  get port(): number {
+    return (this.#server.address() as { port: number }).port;
+  }
+
+  async listen(): Promise<void> {
+    const { host, port } = this.#config.listen;
+    await new Promise<void>((resolve, reject) => {
+      this.#server.once("error", reject);
+      this.#server.listen(port, host, () => resolve());
+    });
+    this.#watchPermit();
+  }
+
+  async close(reason: WireError = SHUTTING_DOWN): Promise<void> {
+    this.#closed = true;
+    const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    for (const client of this.#clients) {
+      if (client.relay) client.relay.end(reason);
+      else refuse(client, reason);
+    }
+    await closed;
+  }
+
+  /** A lost permit ends idle sessions at once and busy ones after the drain time, also when no client says anything. */
+  #watchPermit(): void {
+    if (this.#closed) return;
+    const { clock, permit, drainMs } = this.#config;
+    const nowMs = clock.monoMs();
+    if (permit.state(nowMs) === "lost") {
+      this.#lostAtMs ??= nowMs;
+      const late = nowMs - this.#lostAtMs >= drainMs;
+      for (const { relay } of this.#clients) if (relay && (late || !relay.busy)) relay.lose();
+    }
+    clock.after(LOSS_POLL_MS, () => this.#watchPermit());
+  }
+
+  async #serve(socket: Socket): Promise<void> {
+    const client: Client = { channel: new Channel(socket), gone: new AbortController(), relay: undefined };
+    this.#clients.add(client);
+    client.channel.onEnd = () => {
+      client.gone.abort();
+      this.#clients.delete(client);
+    };
+    try {
+      const startup = await this.#firstMessages(client);
+      if (startup) await this.#startSession(client, startup);
+      else client.channel.end();
+    } catch (error) {
+      if (error instanceof NotAdmitted) client.channel.push(error.bytes, 0, error.bytes.length);
+      else if (error instanceof ProtocolError) {
+        refuse(client, { severity: "FATAL", code: "08P01", message: error.message });
+      } else if (!client.gone.signal.aborted) this.#config.log.error("a connection failed", { error });
+      client.channel.end();
+    }
+  }
+
+  /** Up to the startup message; undefined when the connection was only for a cancel request. */
+  async #firstMessages(client: Client): Promise<Startup | undefined> {
+    const { channel } = client;
+    let received = Buffer.alloc(0);
+    let wake = (): void => {};
+    channel.onBytes = (bytes, start, end) => {
+      received = Buffer.concat([received, bytes.subarray(start, end)]);
+      if (received.length > 2 * STARTUP_BYTES_MAX) channel.destroy();
+      wake();
+    };
+    client.gone.signal.addEventListener("abort", () => wake(), { once: true });
+    for (;;) {
+      const first = readFirst(received);
+      if (!first) {
+        client.gone.signal.throwIfAborted();
+        await new Promise<void>((resolve) => {
+          wake = resolve;
+        });
+        continue;
+      }
+      received = received.subarray(first.bytes);
+      if (first.kind === "startup") {
+        if (received.length > 0) throw new ProtocolError("bytes behind the startup message");
+        return first.startup;
+      }
+      if (first.kind === "cancel") {
+        this.#keys.request(first.pid, first.key);
+        return undefined;
+      }
+      const no = Buffer.from("N");
+      channel.push(no, 0, 1);
+      channel.flush();
+    }
+  }
+
+  async #startSession(client: Client, startup: Startup): Promise<void> {
+    const { address, identity, clock, random } = this.#config;
+    const plan = planStartup(startup, address.user, address.database);
+    const wrong = this.#wrongStartup(plan);
+    if (wrong) return refuse(client, wrong);
+    if (!(await this.#permitted(client))) return;
+    const upstream = await openUpstream({
+      address,
+      startup: plan.toServer,
+      steps: sessionStartSteps(this.#config.jobId(), identity),
+      clock,
+      random,
+      timeoutMs: this.#config.connectMs ?? CONNECT_MS,
+      signal: client.gone.signal,
+    }).catch(async (error: unknown) => {
+      if (!(error instanceof NotAdmitted) || !error.byGate) throw error;
+      const verdict = await this.#config.verdict(false);
+      if (!isLoss(verdict)) throw error;
+      this.counters.add("refusedLost");
+      throw new NotAdmitted(error.message, errorBytes(lostError(identity, verdict, false)));
+    });
+    this.#join(client, upstream, plan);
+  }
+
+  #wrongStartup(plan: StartupPlan): WireError | undefined {
+    const { database } = this.#config.address;
+    if (this.#closed) return SHUTTING_DOWN;
+    if (this.#clients.size > (this.#config.sessionsMax ?? SESSIONS_MAX)) {
+      return { severity: "FATAL", code: "53300", message: "the FencedJob sidecar has no free connection" };
+    }
+    if (plan.replication) return notSupported("replication connections", "Connect to the database directly.");
+    if (plan.database === undefined || plan.database === database) return undefined;
+    return {
+      severity: "FATAL",
+      code: "3D000",
+      message: `this port leads to database "${database}", not to "${plan.database}"`,
+      hint: `Connect with dbname=${database}; each database of the job has a port of its own.`,
+    };
+  }
+
+  /** Holds the connection until the raise has committed (INV-4). False: it was refused, or has gone. */
+  async #permitted(client: Client): Promise<boolean> {
+    const { permit, clock, identity, verdict } = this.#config;
+    while (permit.state(clock.monoMs()) === "closed") {
+      if (client.gone.signal.aborted || this.#closed) return false;
+      await clock.sleep(PERMIT_POLL_MS);
+    }
+    if (permit.state(clock.monoMs()) !== "lost") return true;
+    this.counters.add("refusedLost");
+    refuse(client, lostError(identity, await verdict(false), false));
+    return false;
+  }
+
+  #join(client: Client, upstream: Upstream, plan: StartupPlan): void {
+    const { address, clock, random } = this.#config;
+    const { channel } = client;
+    if (client.gone.signal.aborted || upstream.channel.ended) {
+      upstream.channel.destroy();
+      channel.destroy();
+      return;
+    }
+    this.#fence ??= fenceBytes(this.#config.jobId(), this.#config.identity.generation);
+    const key = random.bytes(plan.keyBytes);
+    const relay = new Relay({
+      ...this.#config,
+      counters: this.counters,
+      client: channel,
+      server: upstream.channel,
+      fence: this.#fence,
+      readOnlyDefault: plan.readOnlyDefault,
+      standardStrings: upstream.parameters.get("standard_conforming_strings") !== "off",
+      onClosed: () => {
+        this.#clients.delete(client);
+        this.#keys.remove(upstream.pid, target);
+        this.counters.add("sessionsOpen", -1);
+      },
+    });
+    const target: CancelTarget = {
+      key,
+      busy: () => relay.busy,
+      cancel: () => {
+        relay.setCancelling(true);
+        void sendCancel(address, cancelRequest(upstream.pid, upstream.key), clock).finally(() =>
+          relay.setCancelling(false),
+        );
+      },
+    };
+    if (upstream.key.length > 0) this.#keys.add(upstream.pid, target);
+    client.relay = relay;
+    this.counters.add("sessionsOpen");
+    this.counters.add("sessionsTotal");
+    const bytes = greeting(upstream, plan, key);
+    channel.push(bytes, 0, bytes.length);
+    channel.flush();
+  }
+}
+
+function greeting(upstream: Upstream, plan: StartupPlan, key: Buffer): Buffer {
+  const parts = plan.negotiate ? [plan.negotiate] : [];
+  parts.push(authenticationOk());
+  for (const [name, value] of upstream.parameters) {
+    // The read-only default is our seat belt; a client that looks for a writable session must not shy at it.
+    const shown = name === "default_transaction_read_only" ? (plan.readOnlyDefault ? "on" : "off") : value;
+    parts.push(parameterStatus(name, shown));
+  }
+  if (upstream.key.length > 0) parts.push(backendKey(upstream.pid, key));
+  parts.push(readyForQuery(IDLE));
+  return Buffer.concat(parts);
+}
+
+function refuse(client: Client, error: WireError): void {
+  const bytes = errorBytes({ ...error, severity: "FATAL" });
+  client.channel.push(bytes, 0, bytes.length);
+  client.channel.end();
+}
+
+/** Resolves when the server has closed the cancel connection: the signal was sent, or never will be. */
+async function sendCancel(address: DatabaseAddress, request: Buffer, clock: Clock): Promise<void> {
+  let opened: Socket | undefined;
+  const stop = clock.after(CANCEL_MS_MAX, () => opened?.destroy());
+  try {
+    const socket = await openSocket(address, (raw) => {
+      opened = raw;
+      raw.on("error", () => {});
+    });
+    await new Promise<void>((resolve) => {
+      socket.on("error", () => {});
+      socket.once("close", () => resolve());
+      socket.resume();
+      socket.end(request);
+    });
+  } catch {
+    // As with a server that cannot be reached: the cancel is lost, and cancels are never acknowledged.
+  } finally {
+    stop();
+  }
+}

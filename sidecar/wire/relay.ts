@@ -1,0 +1,137 @@
+/** Joins a client's channel and a server's channel through a Session: bytes, back-pressure, ends. */
+import type { FenceIdentity } from "../../fence/database.ts";
+import type { Permit } from "../../lease/permit.ts";
+import type { Clock } from "../../platform/clock.ts";
+import type { Channel } from "./channel.ts";
+import type { FenceBytes, SessionHost } from "./core.ts";
+import type { Counters } from "./counters.ts";
+import { errorBytes, type WireError } from "./errors.ts";
+import { ProtocolError } from "./framer.ts";
+import { Session } from "./session.ts";
+import type { VerdictReader } from "./verdict.ts";
+
+export interface RelayOptions {
+  readonly client: Channel;
+  readonly server: Channel;
+  readonly identity: FenceIdentity;
+  readonly fence: FenceBytes;
+  readonly permit: Permit;
+  readonly clock: Clock;
+  readonly counters: Counters;
+  readonly verdict: VerdictReader;
+  readonly readOnlyDefault: boolean;
+  readonly standardStrings: boolean;
+  readonly onClosed: () => void;
+}
+
+/** A client that does not take its last message is cut off after this. */
+const LAST_MESSAGE_MS_MAX = 5_000;
+
+export class Relay {
+  readonly #options: RelayOptions;
+  readonly #session: Session;
+  #closed = false;
+  #ending = false;
+  #clientEnded = false;
+
+  constructor(options: RelayOptions) {
+    this.#options = options;
+    const { client, server, permit, clock } = options;
+    const host: SessionHost = {
+      toClient: client,
+      toServer: server,
+      counters: options.counters,
+      permit: () => permit.state(clock.monoMs()),
+      permitEndedMsAgo: () => Math.max(0, clock.monoMs() - permit.deadlineMs()),
+      verdict: (ended, done) => {
+        void options.verdict(ended).then((verdict) => {
+          if (!this.#closed) this.#run(() => done(verdict));
+        });
+      },
+      closeServer: () => server.end(),
+      end: () => this.#end(),
+    };
+    this.#session = new Session({ ...options, host });
+    client.onBytes = (bytes, start, end) => this.#run(() => this.#session.fromClient(bytes, start, end));
+    server.onBytes = (bytes, start, end) => this.#run(() => this.#session.fromServer(bytes, start, end));
+    client.onDrain = () => this.#settle();
+    server.onDrain = () => this.#settle();
+    client.onEnd = () => this.#onClientEnd();
+    server.onEnd = () => this.#run(() => this.#onServerEnd());
+  }
+
+  get busy(): boolean {
+    return this.#session.busy;
+  }
+
+  setCancelling(cancelling: boolean): void {
+    this.#run(() => this.#session.setCancelling(cancelling));
+  }
+
+  /** Ownership is over for good. */
+  lose(): void {
+    this.#run(() => this.#session.lose());
+  }
+
+  /** Ends the session with a reason, whatever it does. */
+  end(reason: WireError): void {
+    if (this.#ending || this.#closed) return;
+    const bytes = errorBytes(reason);
+    this.#options.client.push(bytes, 0, bytes.length);
+    this.#end();
+  }
+
+  #run(step: () => void): void {
+    if (this.#closed) return;
+    try {
+      step();
+    } catch (error) {
+      if (!(error instanceof ProtocolError)) throw error;
+      this.end({ severity: "FATAL", code: "08P01", message: `protocol violation: ${error.message}` });
+    }
+    this.#settle();
+  }
+
+  /** Writes what was pushed and lets each side be read as far as the other keeps up. */
+  #settle(): void {
+    if (this.#closed) return;
+    const { client, server } = this.#options;
+    if (!this.#ending) server.flush();
+    client.flush();
+    if (this.#session.clientHeld || server.behind) client.pause();
+    else client.resume();
+    if (this.#session.serverHeld || client.behind) server.pause();
+    else server.resume();
+    // Messages that waited when the client left are the client's will still.
+    if (this.#clientEnded && !this.#session.clientHeld && !this.#ending) server.end();
+  }
+
+  #onClientEnd(): void {
+    this.#clientEnded = true;
+    if (this.#ending || this.#options.client.socket.destroyed) this.#close();
+    else this.#settle();
+  }
+
+  #onServerEnd(): void {
+    if (this.#clientEnded || this.#ending) this.#close();
+    else this.#session.serverClosed();
+  }
+
+  #end(): void {
+    if (this.#ending) return;
+    this.#ending = true;
+    const { client, server, clock } = this.#options;
+    client.end();
+    server.destroy();
+    if (client.ended) this.#close();
+    else clock.after(LAST_MESSAGE_MS_MAX, () => this.#close());
+  }
+
+  #close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#options.client.destroy();
+    this.#options.server.destroy();
+    this.#options.onClosed();
+  }
+}

@@ -1,0 +1,127 @@
+/**
+ * The outstanding requests of a server session in order, one byte each: which reply comes next, and whether it goes to
+ * the client (its own request) or nowhere (a request that the proxy put in).
+ *
+ * Replies are matched by what the server really sends: an error ends all requests up to the next Sync, whatever was
+ * expected before.
+ */
+import { ProtocolError } from "./framer.ts";
+
+export const PARSE = 1;
+export const BIND = 2;
+export const DESCRIBE = 3;
+export const EXECUTE = 4;
+export const CLOSE = 5;
+export const SYNC = 6;
+export const QUERY = 7;
+export const FUNCTION = 8;
+/** CopyDone or CopyFail of a COPY that an Execute started: no reply, but it ends the stretch in which Sync is ignored. */
+export const COPY_END = 9;
+/** Flag: the proxy's own request, its replies are not the client's. */
+export const OWN = 0x80;
+/** Flag: the proxy's own request that stands for a refused one: its error goes to the client in our words. */
+export const REFUSAL = 0x40;
+const KIND = 0x3f;
+
+/** Requests in flight in one group of a client, a byte each; beyond it the session ends. */
+export const REQUESTS_MAX = 4_194_304;
+
+export class ReplyQueue {
+  #ring = new Uint8Array(64);
+  #head = 0;
+  #length = 0;
+  #readies = 0;
+  #own = 0;
+
+  get length(): number {
+    return this.#length;
+  }
+
+  /** How many ReadyForQuery are still to come. */
+  get readies(): number {
+    return this.#readies;
+  }
+
+  /** How many of the proxy's own requests are outstanding. */
+  get own(): number {
+    return this.#own;
+  }
+
+  push(code: number): void {
+    if (this.#length === this.#ring.length) this.#grow();
+    this.#ring[(this.#head + this.#length) & (this.#ring.length - 1)] = code;
+    this.#length++;
+    this.#count(code, 1);
+  }
+
+  /** The oldest request, 0 when there is none. */
+  head(): number {
+    return this.#length === 0 ? 0 : (this.#ring[this.#head] as number);
+  }
+
+  /** The newest request, 0 when there is none. */
+  last(): number {
+    return this.#length === 0 ? 0 : this.#at(this.#length - 1);
+  }
+
+  shift(): void {
+    this.#count(this.head(), -1);
+    this.#head = (this.#head + 1) & (this.#ring.length - 1);
+    this.#length--;
+  }
+
+  /** An error ended everything up to the next Sync; false when the client has not sent that Sync yet. */
+  dropUntilSync(): boolean {
+    while (this.#length > 0) {
+      if ((this.head() & KIND) === SYNC) return true;
+      this.shift();
+    }
+    return false;
+  }
+
+  /**
+   * The oldest request turned into COPY FROM STDIN. The server ignores every Sync until the copy's end, so those already
+   * sent get no reply. Returns false when the copy's end is not among the requests yet.
+   */
+  enterCopyIn(): boolean {
+    const kept: number[] = [];
+    let ended = false;
+    for (let i = 0; i < this.#length; i++) {
+      const code = this.#at(i);
+      if (code === COPY_END) ended = true;
+      if (i === 0 || ended || code !== SYNC) kept.push(code);
+    }
+    this.#head = 0;
+    this.#length = 0;
+    this.#readies = 0;
+    this.#own = 0;
+    for (const code of kept) this.push(code);
+    return ended;
+  }
+
+  /** Whether any outstanding request is of this kind. */
+  has(kind: number): boolean {
+    for (let i = 0; i < this.#length; i++) if ((this.#at(i) & KIND) === kind) return true;
+    return false;
+  }
+
+  #at(index: number): number {
+    return this.#ring[(this.#head + index) & (this.#ring.length - 1)] as number;
+  }
+
+  #count(code: number, by: 1 | -1): void {
+    const kind = code & KIND;
+    if (kind === SYNC || kind === QUERY || kind === FUNCTION) this.#readies += by;
+    if (code & OWN) this.#own += by;
+  }
+
+  #grow(): void {
+    if (this.#length >= REQUESTS_MAX) throw new ProtocolError("too many requests in flight");
+    const grown = new Uint8Array(this.#ring.length * 2);
+    for (let i = 0; i < this.#length; i++) grown[i] = this.#at(i);
+    this.#ring = grown;
+    this.#head = 0;
+  }
+}
+
+export const kindOf = (code: number): number => code & KIND;

@@ -1,0 +1,144 @@
+/**
+ * One client and its one server session, after both have started: bytes in, bytes out, no sockets.
+ *
+ * Does NOT fence by itself: PostgreSQL refuses what the session sends when its gate is closed. The session sees to it
+ * that everything it sends has entered a gate, and that the client is told the truth about the end (INV-10).
+ */
+
+import type { FenceIdentity } from "../../fence/database.ts";
+import { Back } from "./back.ts";
+import { Core, type FenceBytes, type SessionHost } from "./core.ts";
+import { connectionLost, errorBytes, lostError, unknownOutcome } from "./errors.ts";
+import { Front } from "./front.ts";
+import { FRONT, IDLE } from "./messages.ts";
+import * as reply from "./replies.ts";
+import { isLoss, type Verdict } from "./verdict.ts";
+
+export interface SessionOptions {
+  readonly identity: FenceIdentity;
+  readonly fence: FenceBytes;
+  readonly host: SessionHost;
+  /** The client asked for read-only transactions in its startup message. */
+  readonly readOnlyDefault: boolean;
+  readonly standardStrings: boolean;
+}
+
+export class Session {
+  readonly #core: Core;
+  readonly #front: Front;
+  readonly #back: Back;
+  #serverGone = false;
+  #lost = false;
+
+  constructor(options: SessionOptions) {
+    this.#core = new Core(options);
+    this.#core.standardStrings = options.standardStrings;
+    this.#front = new Front(this.#core, () => this.lose());
+    this.#back = new Back(this.#core, this.#front, (fatal, verdict) => this.#finish(verdict, fatal));
+  }
+
+  /** Bytes of the client. Throws ProtocolError. */
+  fromClient(bytes: Buffer, start: number, end: number): void {
+    if (this.#core.epitaph) this.#tellEpitaph(bytes[start] === FRONT.terminate);
+    else this.#front.framer.feed(bytes, start, end);
+  }
+
+  /** Bytes of the server. Throws ProtocolError. */
+  fromServer(bytes: Buffer, start: number, end: number): void {
+    if (!this.#serverGone) this.#back.framer.feed(bytes, start, end);
+  }
+
+  /** The client's messages wait: stop reading it. */
+  get clientHeld(): boolean {
+    return this.#front.framer.holding;
+  }
+
+  /** The server's messages wait: stop reading it. */
+  get serverHeld(): boolean {
+    return this.#back.framer.holding;
+  }
+
+  /** Requests of the client are in flight. */
+  get busy(): boolean {
+    return this.#core.replies.length > 0 || this.#core.inGroup;
+  }
+
+  /** A cancel request is being delivered: what the client sends next waits until it can hit nothing but its target. */
+  setCancelling(cancelling: boolean): void {
+    this.#core.cancelling = cancelling;
+    if (!cancelling) this.#front.framer.resume();
+  }
+
+  /** The server's connection ended. */
+  serverClosed(): void {
+    const core = this.#core;
+    if (this.#serverGone || core.epitaph) return;
+    if (this.#back.framer.holding) return; // its last message is being judged
+    this.#serverGone = true;
+    core.ending = true;
+    if (core.terminated) return core.host.end();
+    core.host.verdict(true, (verdict) => this.#finish(verdict, undefined));
+  }
+
+  /** Ownership is over for good: the session ends with the reason, an idle one in a block at its next message. */
+  lose(): void {
+    const core = this.#core;
+    if (this.#lost || this.#serverGone || core.epitaph) return;
+    this.#lost = true;
+    core.ending = true;
+    core.host.verdict(false, (verdict) => {
+      if (!this.#serverGone) this.#finish(verdict, undefined);
+    });
+  }
+
+  #finish(verdict: Verdict, fatal: Buffer | undefined): void {
+    const core = this.#core;
+    this.#serverGone = true;
+    core.ending = true;
+    const idle = !this.busy && !this.#front.framer.holding;
+    const outcome = this.#reason(verdict, fatal);
+    const quiet = idle && core.status !== IDLE;
+    if (quiet) {
+      // Told at the next message, so that the COMMIT that waits for an answer gets the reason as its answer.
+      core.epitaph = outcome.bytes;
+      core.host.closeServer();
+      return;
+    }
+    if (outcome.loss && !idle) core.host.counters.add("refusedLost");
+    core.host.toClient.push(outcome.bytes, 0, outcome.bytes.length);
+    core.host.end();
+  }
+
+  #reason(verdict: Verdict, fatal: Buffer | undefined): { bytes: Buffer; loss: boolean } {
+    const core = this.#core;
+    const unknown = core.commitInFlight && !this.#onlyEntering();
+    const loss = this.#lost || isLoss(verdict);
+    if (loss) {
+      const open = core.status !== IDLE || this.busy;
+      const error = unknown ? unknownOutcome(core.identity, verdict) : lostError(core.identity, verdict, open);
+      return { bytes: errorBytes(error), loss };
+    }
+    if (fatal) return { bytes: fatal, loss };
+    return { bytes: errorBytes(unknown ? unknownOutcome(core.identity, verdict) : connectionLost()), loss };
+  }
+
+  /** What is in flight has not got past our own statements: nothing of the client has run. */
+  #onlyEntering(): boolean {
+    const core = this.#core;
+    const head = core.replies.head();
+    if (reply.kindOf(head) === reply.QUERY) {
+      if (head & reply.REFUSAL) return true;
+      return core.query !== undefined && core.query.completed === 0 && core.query.skipLeft > 0;
+    }
+    return (head & (reply.OWN | reply.REFUSAL)) !== 0;
+  }
+
+  #tellEpitaph(goodbye: boolean): void {
+    const core = this.#core;
+    const bytes = core.epitaph;
+    if (!bytes || goodbye) return core.host.end();
+    core.host.counters.add("refusedLost");
+    core.host.toClient.push(bytes, 0, bytes.length);
+    core.host.end();
+  }
+}
