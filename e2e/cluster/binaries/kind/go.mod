@@ -2,12 +2,13 @@ module fencedjob.dev/e2e/binaries/kind
 
 go 1.26.0
 
-require sigs.k8s.io/kind v0.33.0
+require sigs.k8s.io/kind v0.33.0 // indirect
 
 require (
 	al.essio.dev/pkg/shellescape v1.5.1 // indirect
 	github.com/BurntSushi/toml v1.4.0 // indirect
 	github.com/evanphx/json-patch/v5 v5.6.0 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/mattn/go-isatty v0.0.20 // indirect
 	github.com/pelletier/go-toml v1.9.5 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
