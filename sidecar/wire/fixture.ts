@@ -36,7 +36,7 @@ export async function startFencedProxy(
   const proxy = await startProxy({
     listen: { host: "127.0.0.1", port: 0 },
     address: fenced.address,
-    jobId: () => jobId,
+    jobId,
     identity,
     permit,
     clock: systemClock,

@@ -27,7 +27,7 @@ import { isLoss, type VerdictReader } from "./verdict.ts";
 export interface ProxyConfig {
   readonly listen: { readonly host: string; readonly port: number };
   readonly address: DatabaseAddress;
-  readonly jobId: () => number;
+  readonly jobId: number;
   readonly identity: FenceIdentity;
   readonly permit: Permit;
   readonly clock: Clock;
@@ -45,6 +45,8 @@ export interface ProxyConfig {
 export interface RunningProxy {
   readonly port: number;
   readonly counters: Counters;
+  /** Connections that are open now. */
+  readonly connections: number;
   /** Ends the listening, and every session with `reason`. */
   close(reason?: WireError): Promise<void>;
 }
@@ -81,18 +83,23 @@ class Listener implements RunningProxy {
   readonly #server: Server;
   readonly #clients = new Set<Client>();
   readonly #keys = new CancelKeys();
-  #fence: FenceBytes | undefined;
+  readonly #fence: FenceBytes;
   #closed = false;
   #lostAtMs: number | undefined;
 
   constructor(config: ProxyConfig) {
     this.#config = config;
     this.counters = config.counters ?? new Counters();
+    this.#fence = fenceBytes(config.jobId, config.identity.generation);
     this.#server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => void this.#serve(socket));
   }
 
   get port(): number {
     return (this.#server.address() as { port: number }).port;
+  }
+
+  get connections(): number {
+    return this.#clients.size;
   }
 
   async listen(): Promise<void> {
@@ -191,7 +198,7 @@ class Listener implements RunningProxy {
     const upstream = await openUpstream({
       address,
       startup: plan.toServer,
-      steps: sessionStartSteps(this.#config.jobId(), identity),
+      steps: sessionStartSteps(this.#config.jobId, identity),
       clock,
       random,
       timeoutMs: this.#config.connectMs ?? CONNECT_MS,
@@ -243,7 +250,6 @@ class Listener implements RunningProxy {
       channel.destroy();
       return;
     }
-    this.#fence ??= fenceBytes(this.#config.jobId(), this.#config.identity.generation);
     const key = random.bytes(plan.keyBytes);
     const relay = new Relay({
       ...this.#config,

@@ -70,3 +70,17 @@ async function readOnce(address: DatabaseAddress, identity: FenceIdentity, clock
     return { kind: "unknown", why: error instanceof Error ? error.message : String(error) };
   }
 }
+
+/** A verdict for people. */
+export function sayVerdict(verdict: Verdict): string {
+  switch (verdict.kind) {
+    case "superseded":
+      return `pod ${verdict.holderName} raised the fence to generation ${verdict.generation}${verdict.raisedAt ? ` at ${verdict.raisedAt}` : ""}`;
+    case "incarnation":
+      return `the history of the database changed from ${verdict.recorded} to ${verdict.present}`;
+    case "ours":
+      return "the fence names this generation";
+    case "unknown":
+      return `the fence could not be read: ${verdict.why}`;
+  }
+}
