@@ -9,7 +9,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } 
 import { join } from "node:path";
 import { run } from "./command.ts";
 import { locked } from "./daemon.ts";
-import { cacheDir, checkout } from "./paths.ts";
+import { cacheDir, checkout, pruneVersions } from "./paths.ts";
 import { requireGo } from "./prerequisites.ts";
 
 type Module = "kubernetes" | "etcd" | "helm" | "kind" | "coredns" | "pause";
@@ -97,6 +97,7 @@ async function buildOne(name: ProgramName): Promise<void> {
       env: { CGO_ENABLED: "0" }, // static: the same program runs on the host and in an image made from scratch
     });
     renameSync(unfinished, target);
+    pruneVersions(join(cacheDir(), "bin"), name);
   } finally {
     rmSync(unfinished, { force: true });
   }

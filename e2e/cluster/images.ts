@@ -13,14 +13,13 @@ import {
   readlinkSync,
   renameSync,
   rmSync,
-  statSync,
   utimesSync,
 } from "node:fs";
 import { join } from "node:path";
 import { run } from "./command.ts";
 import { locked } from "./daemon.ts";
 import { contents, type ImageName } from "./imagecontents.ts";
-import { cacheDir, checkout } from "./paths.ts";
+import { cacheDir, checkout, pruneVersions } from "./paths.ts";
 import { dockerAnswers } from "./prerequisites.ts";
 
 export interface Image {
@@ -30,9 +29,6 @@ export interface Image {
   /** `docker save` format. */
   readonly archive: string;
 }
-
-/** Archives of one image that stay in the cache: so many checkouts can take turns without building again. */
-const ARCHIVES_MAX = 3;
 
 /** The image as the checkout is now. */
 export async function image(name: ImageName, say: (line: string) => void): Promise<Image> {
@@ -60,7 +56,7 @@ export async function image(name: ImageName, say: (line: string) => void): Promi
     }
     const now = new Date();
     utimesSync(built.archive, now, now);
-    prune(archives, name);
+    pruneVersions(archives, name);
     return built;
   } finally {
     rmSync(context, { recursive: true, force: true });
@@ -95,14 +91,6 @@ async function buildArchive(built: Image, context: string, dockerfile: string, b
   } finally {
     rmSync(unfinished, { force: true });
   }
-}
-
-function prune(archives: string, name: ImageName): void {
-  const mine = readdirSync(archives)
-    .filter((file) => file.slice(0, file.lastIndexOf("-")) === name && file.endsWith(".tar"))
-    .map((file) => join(archives, file))
-    .sort((a, b) => statSync(b).mtimeMs - statSync(a).mtimeMs);
-  for (const old of mine.slice(ARCHIVES_MAX)) rmSync(old);
 }
 
 /** Names, modes and contents, not times. */

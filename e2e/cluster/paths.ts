@@ -1,4 +1,5 @@
 /** Where slow things are kept between runs, and where the local node keeps its state. */
+import { readdirSync, rmSync, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -18,3 +19,15 @@ export function cacheDir(): string {
  * must keep below the 108 bytes of a Unix socket path.
  */
 export const localNodeDir = "/var/lib/fencedjob-node";
+
+/** Versions of one thing that stay in the cache: so many checkouts can take turns without building again. */
+const VERSIONS_MAX = 3;
+
+/** Removes all but the newest of `<dir>/<name>-<hash>`, with or without an ending. */
+export function pruneVersions(dir: string, name: string): void {
+  const versions = readdirSync(dir)
+    .filter((file) => file.startsWith(`${name}-`) && /^[0-9a-f]{12}(\.tar)?$/.test(file.slice(name.length + 1)))
+    .map((file) => join(dir, file))
+    .sort((a, b) => statSync(b).mtimeMs - statSync(a).mtimeMs);
+  for (const old of versions.slice(VERSIONS_MAX)) rmSync(old, { recursive: true });
+}
