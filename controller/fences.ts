@@ -25,6 +25,7 @@ const REASON_OF_CODE: Readonly<Record<string, Reason>> = {
   LF015: "DatabaseUnreachable",
   LF016: "AuthenticationFailed",
   LF017: "SecretMissing",
+  LF018: "PortTaken",
 };
 
 export function fenceChange(

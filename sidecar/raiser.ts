@@ -58,6 +58,22 @@ export class Raiser {
     return all.every((raised) => raised !== null) ? all : null;
   }
 
+  /** Something else keeps the database from the application; told once until it changes. */
+  failed(database: SidecarDatabase, { code, message, hint }: Pick<RaiseFailure, "code" | "message" | "hint">): void {
+    this.#tell({ database: database.name, code, message, hint, final: false, floor: null });
+  }
+
+  mended(database: SidecarDatabase): void {
+    if (this.#failures.delete(database.name)) this.#parts.changed();
+  }
+
+  #tell(failure: RaiseFailure): void {
+    const before = this.#failures.get(failure.database);
+    this.#failures.set(failure.database, failure);
+    this.#parts.log.warn("the application cannot have its database yet", { ...failure });
+    if (before?.message !== failure.message || failure.final) this.#parts.changed();
+  }
+
   async #raise(database: SidecarDatabase, signal: AbortSignal): Promise<RaisedDatabase | null> {
     const { clock, random, log } = this.#parts;
     for (let attempt = 0; ; attempt++) {
@@ -70,10 +86,7 @@ export class Raiser {
         this.#parts.changed();
         return result;
       }
-      const before = this.#failures.get(database.name);
-      this.#failures.set(database.name, result);
-      log.warn("the fence could not be raised", { ...result });
-      if (before?.message !== result.message || result.final) this.#parts.changed();
+      this.#tell(result);
       if (result.final) return null;
       await clock.sleep(jitter(random, Math.min(RETRY_MS_MAX, RETRY_MS_BASE * 2 ** attempt)), signal);
     }

@@ -17,7 +17,7 @@ import type { Logger } from "../platform/log.ts";
 import type { Random } from "../platform/random.ts";
 import { Holder, type LeaseApi } from "./holder.ts";
 import { startSidecarServer } from "./http.ts";
-import { Raiser } from "./raiser.ts";
+import { type RaisedDatabase, Raiser } from "./raiser.ts";
 import { startWire, type Wire } from "./wirethread.ts";
 
 export interface SidecarParts {
@@ -32,6 +32,7 @@ export interface SidecarParts {
 }
 
 const NONCE_BYTES = 16;
+const LISTEN_RETRY_MS = 2_000;
 
 export class Sidecar {
   readonly #parts: SidecarParts;
@@ -117,26 +118,47 @@ export class Sidecar {
       this.#state = "a database refused this generation for good; the pod is replaced";
       return;
     }
-    for (const {
-      database,
-      address,
-      raised: { jobId },
-    } of raised) {
-      const listen = { host: "127.0.0.1", port: database.port };
-      const lost = (why: string): void => this.#lose(why);
-      this.#wires.push(await startWire({ listen, address, jobId, identity, permit: this.#permit, log, lost }));
-    }
+    for (const one of raised) this.#wires.push(await this.#listen(one, identity, this.#raiser, signal));
     signal.throwIfAborted();
     this.#permit.open();
     this.#state = `owner, generation ${grant.generation}`;
     this.#started = true;
   }
 
+  /** Opens the database's port; while another process of the pod has it, says so and tries again. */
+  async #listen(one: RaisedDatabase, identity: FenceIdentity, raiser: Raiser, signal: AbortSignal): Promise<Wire> {
+    const { config, clock } = this.#parts;
+    const { database, address, raised } = one;
+    for (;;) {
+      signal.throwIfAborted();
+      try {
+        const wire = await startWire({
+          listen: { host: "127.0.0.1", port: database.port },
+          address,
+          jobId: raised.jobId,
+          identity,
+          permit: this.#permit,
+          drainMs: config.drainMs,
+          clock,
+          lost: (why) => this.#lose(why),
+        });
+        raiser.mended(database);
+        return wire;
+      } catch (error) {
+        raiser.failed(database, {
+          code: "LF018",
+          message: `the proxy cannot listen on 127.0.0.1:${database.port}: ${error instanceof Error ? error.message : error}.`,
+          hint: `Another container of the pod has the port: choose another spec.databases[].port for "${database.name}".`,
+        });
+        await clock.sleep(LISTEN_RETRY_MS, signal);
+      }
+    }
+  }
+
   #lose(why: string): void {
     this.#permit.lose();
     this.#state = `generation ${this.#grant?.generation} is over: ${why}`;
     this.#parts.log.warn("ownership is lost", { why });
-    for (const wire of this.#wires) wire.lost();
   }
 
   /** The application has ended: refuse new work, end what is open, only then give the Lease back (A05). */

@@ -40,6 +40,7 @@ export const REASONS = {
   MissingRights: "The database user lacks rights on the fence schema.",
   RoleNotFenceable: "The database user ignores privileges (superuser …): a fence could not refuse it.",
   RaiseBlocked: "Somebody who did not come through the proxy holds a lock that the raise needs; the message names who.",
+  PortTaken: "Another container of the pod listens on the database's port; choose another port in spec.databases.",
   RaiseFailed: "The raise failed for another reason, see the message.",
   // Suspended
   NotSuspended: "spec.suspend is false.",

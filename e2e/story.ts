@@ -1,0 +1,154 @@
+/**
+ * The story that the product exists for, on a real cluster: an owner is frozen in an open transaction, a successor takes
+ * over and finishes, the predecessor thaws and is refused. The demo tells it, a test checks it.
+ */
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { parse } from "yaml";
+import { type FencedJobStatus, readStatus } from "../controller/api/status.ts";
+import { type KubeApi, RESOURCES } from "../controller/kube/api.ts";
+import type { RawObject } from "../controller/kube/objects.ts";
+import { until } from "../testing/until.ts";
+import { image } from "./cluster/images.ts";
+import { checkout } from "./cluster/paths.ts";
+import type { Cluster } from "./cluster/provider.ts";
+import type { ClusterDatabase } from "./database.ts";
+import { PodLog } from "./podlog.ts";
+
+export interface StoryParts {
+  readonly cluster: Cluster;
+  readonly api: KubeApi;
+  readonly database: ClusterDatabase;
+  readonly namespace: string;
+  readonly say: (line: string) => void;
+  /** Something happens now; `who` is a pod, the job, or empty. */
+  readonly tell: (who: string, what: string) => void;
+}
+
+export interface StoryEnd {
+  readonly takeoverMs: number;
+  readonly leaseMs: number;
+  readonly writesRefused: number;
+  readonly rows: number;
+  readonly staleRows: number;
+  readonly commitRefusal: string;
+  readonly nextWriteRefusal: string;
+  readonly status: FencedJobStatus;
+}
+
+const JOB = "invoice-run";
+const STEP_MS_MAX = 60_000;
+
+export async function playStory(parts: StoryParts): Promise<StoryEnd> {
+  const { cluster, api, database, namespace, say, tell } = parts;
+  const appRef = await cluster.loadImage(await image("fencedjob-demo-app", say));
+  const job = parse(readFileSync(join(checkout, "examples/invoice-run.yaml"), "utf8")) as RawObject;
+  const spec = job.spec as {
+    lease: { durationSeconds: number };
+    template: { spec: { containers: { image: string }[] } };
+  };
+  for (const container of spec.template.spec.containers) container.image = appRef;
+  const key = { namespace, name: JOB };
+  const status = async (): Promise<FencedJobStatus> =>
+    readStatus((await api.get<RawObject>(RESOURCES.fencedJobs, key)).status);
+  const owner = (generation: number): Promise<FencedJobStatus> =>
+    until(async () => {
+      const now = await status();
+      return now.owner?.generation === generation && now.fence === generation ? now : null;
+    }, STEP_MS_MAX);
+
+  const logs: PodLog[] = [];
+  const log = async (pod: string): Promise<PodLog> => {
+    await until(
+      async () => appStarted(await api.get<RawObject>(RESOURCES.pods, { namespace, name: pod })),
+      STEP_MS_MAX,
+    );
+    const opened = new PodLog(cluster, namespace, pod, "app");
+    logs.push(opened);
+    return opened;
+  };
+
+  try {
+    tell("", "kubectl apply -f examples/invoice-run.yaml");
+    await cluster.kubectl(["apply", "-n", namespace, "-f", "-"], JSON.stringify(job));
+    const first = await owner(1);
+    const { pod: podA, uid: uidA } = first.owner as { pod: string; uid: string };
+    tell(podA, `owner, generation 1; ${await fenceWords(cluster, namespace, 1)}`);
+    const logA = await log(podA);
+    await logA.line("transaction open", STEP_MS_MAX);
+    tell(podA, "BEGIN; read the invoices; INSERT … (transaction open)");
+
+    tell("", `-- freezing the whole pod ${podA} (application and sidecar) --`);
+    const [{ at: frozenAt }] = (await database.query<{ at: Date }>("SELECT clock_timestamp() AS at")) as [{ at: Date }];
+    await cluster.freeze(uidA);
+
+    const prepared = await until(async () => (await status()).candidates[0]?.pod, STEP_MS_MAX);
+    tell(prepared, "candidate prepared: the renewal is overdue");
+    const granted = await until(async () => {
+      const now = await status();
+      return now.owner?.generation === 2 ? now : null;
+    }, STEP_MS_MAX);
+    const podB = granted.owner?.pod ?? "";
+    tell(podB, `generation 2: the Lease stood unchanged for ${spec.lease.durationSeconds} s and was claimed`);
+    await owner(2);
+    tell(podB, await fenceWords(cluster, namespace, 2));
+    const logB = await log(podB);
+    await logB.line("committed", STEP_MS_MAX);
+    const committed = "SELECT min(pg_xact_commit_timestamp(xmin)) AS at FROM invoice WHERE written_by = $1";
+    const [{ at: firstCommitAt }] = (await database.query<{ at: Date }>(committed, [podB])) as [{ at: Date }];
+    const takeoverMs = firstCommitAt.getTime() - frozenAt.getTime();
+    tell(podB, `first write committed: ${(takeoverMs / 1000).toFixed(1)} s after the freeze`);
+    await logB.line("run complete", STEP_MS_MAX);
+    tell(podB, "run complete");
+
+    tell("", `-- thawing ${podA} --`);
+    await cluster.thaw(uidA);
+    const commitRefusal = afterColon(await logA.line("COMMIT refused", STEP_MS_MAX));
+    tell(podA, `COMMIT refused: ${commitRefusal}`);
+    const nextWriteRefusal = afterColon(await logA.line("next write refused", STEP_MS_MAX));
+    tell(podA, `next write refused: ${nextWriteRefusal}`);
+    const end = await until(async () => {
+      const now = await status();
+      const complete = now.conditions.find(({ type }) => type === "Complete")?.status === "True";
+      const counted = now.history.find(({ generation }) => generation === 1)?.rejectedWrites;
+      return complete && counted ? now : null;
+    }, STEP_MS_MAX);
+    tell(JOB, "Complete");
+    const [counts] = await database.query<{ rows: number; stale: number }>(
+      "SELECT count(*)::int AS rows, count(*) FILTER (WHERE written_by <> $1)::int AS stale FROM invoice",
+      [podB],
+    );
+    return {
+      takeoverMs,
+      leaseMs: spec.lease.durationSeconds * 1000,
+      writesRefused: end.history.find(({ generation }) => generation === 1)?.rejectedWrites ?? 0,
+      rows: counts?.rows ?? 0,
+      staleRows: counts?.stale ?? -1,
+      commitRefusal,
+      nextWriteRefusal,
+      status: end,
+    };
+  } finally {
+    for (const opened of logs) await opened.stop();
+  }
+}
+
+function appStarted(pod: RawObject): boolean {
+  const statuses = (pod.status as { containerStatuses?: { state?: { waiting?: object } }[] } | undefined)
+    ?.containerStatuses;
+  return statuses?.every(({ state }) => state && !state.waiting) ?? false;
+}
+
+/** `ledger: fence 1 → 2 in 38 ms, 1 older session ended`, from the job's event. */
+async function fenceWords(cluster: Cluster, namespace: string, generation: number): Promise<string> {
+  return until(async () => {
+    const fields = ["-o", 'jsonpath={range .items[?(@.reason=="FenceRaised")]}{.message}{"\\n"}{end}'];
+    const messages = (await cluster.kubectl(["get", "events", "-n", namespace, ...fields])).split("\n");
+    return messages.find((message) => message.includes(`→ ${generation} `));
+  });
+}
+
+/** The reason in a line of the application's log, `time pod: what refused: reason`. */
+function afterColon(line: string): string {
+  return line.slice(line.indexOf("refused: ") + "refused: ".length);
+}
