@@ -1,5 +1,5 @@
 /**
- * Makes `dist/`: one file per program, with every library inside, so that an image needs no node_modules.
+ * Makes `dist/`: the programs with every library inside, so that an image needs no node_modules.
  * `fencedjob.js` is the command line, `worker.js` the thread that carries the sidecar's connections, `migrations/` the SQL.
  */
 import { cpSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
@@ -33,6 +33,8 @@ async function bundle(entryPoints: Record<string, string>, outdir: string, outEx
     platform: "node",
     target: "node24",
     format: "esm",
+    // The controller's client library is 17 MB of source: a sidecar that does not import it must not read it either.
+    splitting: true,
     external: ["pg-native"],
     // Libraries in CommonJS ask for Node's own modules by require, which an ES module does not have.
     banner: {
