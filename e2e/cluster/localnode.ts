@@ -8,7 +8,7 @@ import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node
 import { dirname, join } from "node:path";
 import { freePort } from "../../testing/postgres.ts";
 import { apiServerPrograms, build, type ProgramName, programPath } from "./build.ts";
-import { CommandError, run, waitUntil } from "./command.ts";
+import { run, succeeds, waitUntil } from "./command.ts";
 import {
   apiServer,
   apiUrl,
@@ -180,10 +180,7 @@ async function startNode(plane: ControlPlane, it: Node, cniDir: string, pauseIma
   if (containerd === undefined) throw new Error("no containerd"); // nodeDaemons names it first
   startDaemon(it.dir, containerd);
   const answers = (): Promise<boolean> =>
-    run(["ctr", `--address=${containerdSocket(it)}`, "version"], { timeoutMs: 5_000 }).then(
-      () => true,
-      () => false,
-    );
+    succeeds(["ctr", `--address=${containerdSocket(it)}`, "version"], { timeoutMs: 5_000 });
   await waitReady(it.dir, ["containerd"], "containerd answers", 30_000, answers);
   for (const daemon of rest) startDaemon(it.dir, daemon);
 }
@@ -219,18 +216,11 @@ async function takeDown(state: State, say: Say): Promise<void> {
   say(`local node gone after ${since()}`);
 }
 
+/** In an orderly way, so that each shim removes its socket; what fails here (a shim just ending) is left to `sweep`. */
 async function endContainers(it: Node): Promise<void> {
-  const ctr = ["ctr", `--address=${containerdSocket(it)}`, "--namespace=k8s.io"];
-  const ids = (await run([...ctr, "containers", "list", "-q"])).split("\n").filter(Boolean);
-  const gone = (error: unknown): void => {
-    if (!(error instanceof CommandError) || !/not found/.test(error.message)) throw error;
-  };
-  await Promise.all(
-    ids.map(async (id) => {
-      await run([...ctr, "tasks", "delete", "--force", id]).catch(gone);
-      await run([...ctr, "containers", "delete", id]).catch(gone);
-    }),
-  );
+  const tasks = ["ctr", `--address=${containerdSocket(it)}`, "--namespace=k8s.io", "tasks"];
+  const ids = (await run([...tasks, "list", "-q"])).split("\n").filter(Boolean);
+  await Promise.all(ids.map((id) => succeeds([...tasks, "delete", "--force", id], { timeoutMs: 10_000 })));
 }
 
 /** What a containerd that died left behind: processes of containers, and their shims. */
