@@ -41,7 +41,7 @@ export type LeaseNews =
 /** Until a watch is open. */
 const WATCH_OPEN_MS = 5000;
 const WATCH_SECONDS = 300;
-/** Two of the server's bookmarks, one each minute, missed. */
+/** The server's bookmarks come each minute, the first one after up to two. */
 const SILENT_MS = 150_000;
 
 export class LeaseClient {
