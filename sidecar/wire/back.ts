@@ -116,7 +116,6 @@ export class Back implements MessageHandler {
     const head = core.replies.head();
     if (reply.kindOf(head) === reply.EXECUTE) {
       core.replies.shift();
-      while (core.replies.head() === reply.COPY_END) core.replies.shift();
       if (head & reply.OWN) return DROP;
       this.#noteTag(bytes, start + 5, end, core.replies.own === 0);
       return PASS;

@@ -40,21 +40,23 @@ export interface FenceBytes {
   readonly writableText: Buffer;
   /** The same in a transaction that stays read-only. */
   readonly readOnlyText: Buffer;
-  /** (Re-)prepare the two statements below, whether they exist or not: Close, Parse. */
+  /** (Re-)prepare the statements below, whether they exist or not: Close, Parse. */
   readonly prepareWritable: Buffer;
   /** Takes a snapshot, so it comes after the transaction was made writable. */
   readonly prepareEnter: Buffer;
+  readonly prepareEnterInBlock: Buffer;
   /** Bind, Execute of `SET transaction_read_only=off`. */
   readonly makeWritable: Buffer;
   /** Bind, Execute of the gate's row lock. */
   readonly enter: Buffer;
-  /** The same two inside a block, where the client's unnamed portal may be alive: Bind, Execute, Close of a named one. */
+  /** The same inside a block, where the client's unnamed portal may be alive: Bind, Execute, Close of a named one. */
   readonly makeWritableInBlock: Buffer;
   readonly enterInBlock: Buffer;
 }
 
 const WRITABLE_STATEMENT = "_fencedjob_writable";
 const ENTER_STATEMENT = "_fencedjob_enter";
+const LOCK_STATEMENT = "_fencedjob_lock";
 
 export function fenceBytes(jobId: number, generation: number): FenceBytes {
   const lock = `${enterLockSql(jobId, generation)};`;
@@ -64,10 +66,12 @@ export function fenceBytes(jobId: number, generation: number): FenceBytes {
     // Not SET TRANSACTION READ WRITE: outside of a block it warns, once per transaction, in the server's log too.
     prepareWritable: prepared(WRITABLE_STATEMENT, "SET transaction_read_only=off"),
     prepareEnter: prepared(ENTER_STATEMENT, enterSelectSql(jobId, generation)),
+    // In a block LOCK is allowed on every version, in a read-only one too, and takes no snapshot.
+    prepareEnterInBlock: prepared(LOCK_STATEMENT, enterLockSql(jobId, generation)),
     makeWritable: Buffer.concat([bind("", WRITABLE_STATEMENT), execute("")]),
     enter: Buffer.concat([bind("", ENTER_STATEMENT), execute("")]),
     makeWritableInBlock: runInOwnPortal(WRITABLE_STATEMENT),
-    enterInBlock: runInOwnPortal(ENTER_STATEMENT),
+    enterInBlock: runInOwnPortal(LOCK_STATEMENT),
   };
 }
 
@@ -110,8 +114,6 @@ export class Core {
   inGroup = false;
   /** The group executes something outside of a block: its Sync commits. */
   groupCommits = false;
-  /** The fence was put into the group. */
-  groupEntered = false;
   /** Something in flight changes the transaction's state, or the session's: the next group waits for its answer. */
   unpredictable = false;
   /** A commit is in flight: without its answer the outcome is unknown (INV-10). */

@@ -287,7 +287,6 @@ export class Front implements MessageHandler {
     if (core.inGroup) return;
     core.inGroup = true;
     core.groupCommits = false;
-    core.groupEntered = false;
   }
 
   /** Follows what an Execute does to the transaction, as far as one can before its answer. */
@@ -381,7 +380,7 @@ export class Front implements MessageHandler {
   #noteCopyEnd(): void {
     const { replies } = this.#core;
     this.copyIn = false;
-    if (reply.kindOf(replies.last()) === reply.EXECUTE) replies.push(reply.COPY_END);
+    if (replies.has(reply.EXECUTE)) replies.push(reply.COPY_END);
   }
 
   /** Puts the fence in front of what comes next. */
@@ -390,13 +389,21 @@ export class Front implements MessageHandler {
     const { fence } = core;
     this.framer.flush();
     const inBlock = core.status !== IDLE;
+    // A read-only autocommit statement cannot write: the session's default holds it. (And FOR SHARE would be refused.)
+    // What follows waits for its answer: it might have changed that default.
+    if (core.readOnly && !inBlock) {
+      core.unpredictable = true;
+      return;
+    }
     if (!core.prepared) this.#prepare(fence.prepareWritable);
     if (!core.readOnly) this.#execution(inBlock ? fence.makeWritableInBlock : fence.makeWritable, inBlock);
-    if (!core.prepared) this.#prepare(fence.prepareEnter);
+    if (!core.prepared) {
+      this.#prepare(fence.prepareEnter);
+      this.#prepare(fence.prepareEnterInBlock);
+    }
     this.#execution(inBlock ? fence.enterInBlock : fence.enter, inBlock);
     core.prepared = true;
     core.entered = true;
-    core.groupEntered = true;
   }
 
   #prepare(bytes: Buffer): void {

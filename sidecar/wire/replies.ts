@@ -59,15 +59,13 @@ export class ReplyQueue {
     return this.#length === 0 ? 0 : (this.#ring[this.#head] as number);
   }
 
-  /** The newest request, 0 when there is none. */
-  last(): number {
-    return this.#length === 0 ? 0 : this.#at(this.#length - 1);
-  }
-
+  /** Takes the oldest request away, and the ends of COPY behind it: they are not answered. */
   shift(): void {
-    this.#count(this.head(), -1);
-    this.#head = (this.#head + 1) & (this.#ring.length - 1);
-    this.#length--;
+    do {
+      this.#count(this.head(), -1);
+      this.#head = (this.#head + 1) & (this.#ring.length - 1);
+      this.#length--;
+    } while (this.head() === COPY_END);
   }
 
   /** An error ended everything up to the next Sync; false when the client has not sent that Sync yet. */

@@ -1,0 +1,118 @@
+/** For tests: a client that sends exactly the bytes it is given and notes every message that comes back. */
+import { connect, type Socket } from "node:net";
+import { type Action, DROP, Framer, type MessageHandler } from "./framer.ts";
+import { BACK, cstring, errorFields, message } from "./messages.ts";
+
+export interface RawOptions {
+  readonly host?: string;
+  readonly port: number;
+  readonly user?: string;
+  readonly database?: string;
+  readonly minor?: number;
+  readonly parameters?: Readonly<Record<string, string>>;
+}
+
+export class RawClient implements MessageHandler {
+  readonly socket: Socket;
+  /** One line per message, as far as it does not depend on the server's numbering. */
+  readonly transcript: string[] = [];
+  readies = 0;
+  /** BackendKeyData. */
+  key = Buffer.alloc(0);
+  closed = false;
+  readonly #framer = new Framer(this, { push: () => {} });
+  #wake: () => void = () => {};
+
+  private constructor(socket: Socket) {
+    this.socket = socket;
+    socket.on("data", (chunk: Buffer) => {
+      this.#framer.feed(chunk, 0, chunk.length);
+      this.#wake();
+    });
+    socket.on("error", () => {});
+    socket.on("close", () => {
+      this.closed = true;
+      this.#wake();
+    });
+  }
+
+  /** Connects and waits for the first ReadyForQuery (or the end of the connection). */
+  static async open(options: RawOptions): Promise<RawClient> {
+    const socket = connect({ host: options.host ?? "127.0.0.1", port: options.port, noDelay: true });
+    await new Promise<void>((resolve, reject) => socket.once("connect", () => resolve()).once("error", reject));
+    const client = new RawClient(socket);
+    const { user = "invoice_app", database = "postgres" } = options;
+    const parameters = { user, database, ...options.parameters };
+    const text = Object.entries(parameters).map(([name, value]) => `${name}\0${value}\0`);
+    client.send(message(0, Buffer.concat([Buffer.from([0, 3, 0, options.minor ?? 0]), cstring(text.join(""))])));
+    await client.until(() => client.readies === 1);
+    return client;
+  }
+
+  bytesNeeded(_type: number, total: number): number {
+    return total;
+  }
+
+  message(type: number, bytes: Buffer, start: number, end: number): Action {
+    const letter = String.fromCharCode(type);
+    if (type === BACK.ready) this.readies++;
+    if (type === BACK.backendKey) this.key = Buffer.from(bytes.subarray(start + 5, end));
+    this.transcript.push(`${letter} ${describe(type, bytes, start, end)}`.trimEnd());
+    return DROP;
+  }
+
+  send(...parts: Buffer[]): void {
+    this.socket.write(Buffer.concat(parts));
+  }
+
+  async until(condition: () => boolean): Promise<void> {
+    while (!condition() && !this.closed) {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+  }
+
+  /** Sends and waits for so many more ReadyForQuery; returns what came since. */
+  async exchange(readies: number, ...parts: Buffer[]): Promise<string[]> {
+    const from = this.transcript.length;
+    const wanted = this.readies + readies;
+    this.send(...parts);
+    await this.until(() => this.readies >= wanted);
+    return this.transcript.slice(from);
+  }
+
+  async end(): Promise<void> {
+    this.socket.end();
+    await this.until(() => false);
+  }
+}
+
+function describe(type: number, bytes: Buffer, start: number, end: number): string {
+  switch (type) {
+    case BACK.error:
+    case BACK.notice: {
+      const fields = errorFields(bytes, start, end);
+      return ["S", "C", "M", "D", "H", "P"].map((letter) => `${letter}=${fields.get(letter) ?? ""}`).join(" ");
+    }
+    case BACK.rowDescription:
+      return names(bytes, start + 7, bytes.readUInt16BE(start + 5));
+    case BACK.backendKey:
+    case BACK.notification:
+      return "";
+    default:
+      return bytes.toString("latin1", start + 5, end).replaceAll("\0", "·");
+  }
+}
+
+/** Column names and types, without the oids of tables. */
+function names(bytes: Buffer, from: number, count: number): string {
+  const columns: string[] = [];
+  let at = from;
+  for (let i = 0; i < count; i++) {
+    const stop = bytes.indexOf(0, at);
+    columns.push(`${bytes.toString("utf8", at, stop)}:${bytes.readUInt32BE(stop + 7)}`);
+    at = stop + 19;
+  }
+  return columns.join(",");
+}
