@@ -199,7 +199,9 @@ async function closeBracket(
   signal: AbortSignal | undefined,
 ): Promise<void> {
   for (;;) {
-    const { rows } = await client.query("SELECT fence.raise_bracket($1) AS got", [jobId]);
+    // Without parameters: a bound portal would keep its snapshot while we sleep, and CREATE INDEX CONCURRENTLY waits
+    // for every older snapshot. That would be a deadlock nobody sees.
+    const { rows } = await client.query(`SELECT fence.raise_bracket(${jobId}) AS got`);
     if (rows[0].got || leftMs() <= BRACKET_POLL_MS) return; // at the end fence.raise tries once more, and says 55P03
     await clock.sleep(BRACKET_POLL_MS, signal);
   }

@@ -14,21 +14,31 @@ import { type PostgresOptions, startPostgres, type TestPostgres } from "./postgr
 export const FENCE_NAME = "billing/invoice-run";
 export const APPLICATION_ROLE = "invoice_app";
 
-export interface Fenced {
+/** One job's fence in the server's database. */
+export interface JobOfTest {
+  identity(generation: number, holder?: string): FenceIdentity;
+  /** By default holder `uid-<generation>`, nonce `nonce-<generation>`, half a second of drain. */
+  raise(generation: number, options?: RaiseOfTest): Promise<Raised>;
+  row(): ReturnType<typeof readFence>;
+  /** A connection that was admitted with the wire's steps. */
+  admit(jobId: number, generation: number, options?: { holder?: string; role?: string }): Promise<pg.Client>;
+}
+
+export type RaiseOfTest = Partial<RaiseOptions> & { holder?: string; address?: DatabaseAddress };
+
+/** The handle of the default job, and the server. */
+export interface Fenced extends JobOfTest {
   readonly postgres: TestPostgres;
   /** The application's role, as the sidecar has it. */
   readonly address: DatabaseAddress;
   /** A superuser, for administration and for judging. */
   readonly admin: DatabaseAddress;
-  identity(generation: number, holder?: string): FenceIdentity;
-  raise(generation: number, options?: Partial<RaiseOptions> & { holder?: string }): Promise<Raised>;
-  row(): ReturnType<typeof readFence>;
+  /** Another job, so that tests can share a server. */
+  job(fenceName: string): JobOfTest;
   /** A connection of the superuser; ended by `stop`. */
   connectAdmin(database?: string): Promise<pg.Client>;
   /** A plain connection of the application's role, with the wire's startup settings. */
   connect(role?: string): Promise<pg.Client>;
-  /** A connection that was admitted with the wire's steps. */
-  admit(jobId: number, generation: number, holder?: string): Promise<pg.Client>;
   stop(): Promise<void>;
 }
 
@@ -36,25 +46,15 @@ export async function startFenced(
   options: PostgresOptions & { migrations?: readonly Migration[] } = {},
 ): Promise<Fenced> {
   const postgres = await startPostgres(options);
-  const open: pg.Client[] = [];
-  const admin: DatabaseAddress = {
-    host: postgres.host,
-    port: postgres.port,
-    database: "postgres",
-    user: "postgres",
-    sslmode: "disable",
-  };
+  const { host, port } = postgres;
+  const admin: DatabaseAddress = { host, port, database: "postgres", user: "postgres", sslmode: "disable" };
   await install(admin, options.migrations ? { migrations: options.migrations } : {});
   await makeRole(admin, { name: APPLICATION_ROLE });
   const address = { ...admin, user: APPLICATION_ROLE };
-  const identity = (generation: number, holder = `uid-${generation}`): FenceIdentity => ({
-    fenceName: FENCE_NAME,
-    generation,
-    holder,
-    holderName: `invoice-run-${generation}`,
-  });
+
+  const open: pg.Client[] = [];
   const connectAs = async (config: pg.ClientConfig): Promise<pg.Client> => {
-    const client = new pg.Client({ host: postgres.host, port: postgres.port, database: "postgres", ...config });
+    const client = new pg.Client({ host, port, database: "postgres", ...config });
     client.on("error", () => {});
     await client.connect();
     open.push(client);
@@ -62,32 +62,75 @@ export async function startFenced(
   };
   const connect = (role = APPLICATION_ROLE): Promise<pg.Client> =>
     connectAs({ user: role, options: "-c default_transaction_read_only=on" });
+  const job = (fenceName: string): JobOfTest => {
+    const identity = (generation: number, holder = `uid-${generation}`): FenceIdentity => ({
+      fenceName,
+      generation,
+      holder,
+      holderName: `invoice-run-${generation}`,
+    });
+    return {
+      identity,
+      raise: (generation, { holder, address: other, ...rest } = {}) =>
+        raise(other ?? address, identity(generation, holder), {
+          drainMs: 500,
+          nonce: `nonce-${generation}`,
+          issuer: "test",
+          clock: systemClock,
+          ...rest,
+        }),
+      row: () => readFence(address, fenceName, { clock: systemClock }),
+      admit: async (jobId, generation, { holder, role } = {}) => {
+        const client = await connect(role);
+        await runSessionStart(client, jobId, identity(generation, holder));
+        return client;
+      },
+    };
+  };
   return {
+    ...job(FENCE_NAME),
     postgres,
     address,
     admin,
-    identity,
-    raise: (generation, { holder, ...rest } = {}) =>
-      raise(address, identity(generation, holder), {
-        drainMs: 500,
-        nonce: `nonce-${generation}`,
-        issuer: "test",
-        clock: systemClock,
-        ...rest,
-      }),
-    row: () => readFence(address, FENCE_NAME, { clock: systemClock }),
-    connectAdmin: (database = "postgres") => connectAs({ user: "postgres", database }),
+    job,
+    connectAdmin: (database = "postgres") =>
+      // A judge that waits for a lock must fail and say so, not hang.
+      connectAs({ user: "postgres", database, options: "-c lock_timeout=15s" }),
     connect,
-    admit: async (jobId, generation, holder) => {
-      const client = await connect();
-      await runSessionStart(client, jobId, identity(generation, holder));
-      return client;
-    },
     stop: async () => {
       for (const client of open) void client.end().catch(() => {});
       await postgres.stop();
     },
   };
+}
+
+/** A FenceError, or the server's own error. */
+export interface Failure extends Error {
+  readonly code: string;
+  readonly detail: string;
+  readonly hint: string;
+  readonly final?: boolean;
+}
+
+/** What `promise` fails with; fails itself if it does not. */
+export async function failure(promise: Promise<unknown>): Promise<Failure> {
+  try {
+    await promise;
+  } catch (error) {
+    return error as Failure;
+  }
+  throw new Error("it did not fail");
+}
+
+/** Resolves when the server shows what `sql` asks for (its first column is true); fails after 10 s. */
+export async function until(client: pg.Client, sql: string, parameters: unknown[] = []): Promise<void> {
+  const giveUpMs = systemClock.monoMs() + 10_000;
+  for (;;) {
+    const { rows } = await client.query({ text: sql, values: parameters, rowMode: "array" });
+    if (rows[0]?.[0] === true) return;
+    if (systemClock.monoMs() > giveUpMs) throw new Error(`never true: ${sql}`);
+    await systemClock.sleep(5);
+  }
 }
 
 /** The wire's session start over a node-postgres connection; throws what the server says at the first unexpected step. */

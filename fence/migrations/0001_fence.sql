@@ -114,7 +114,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, fence, pg_temp AS $$
     AND (r.rolsuper OR r.oid = t.relowner
       OR has_table_privilege(r.oid, t.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'
            || CASE WHEN current_setting('server_version_num')::int >= 170000 THEN ', MAINTAIN' ELSE '' END))
-  ORDER BY r.rolsuper DESC, r.rolname = _login DESC, r.rolname
+  ORDER BY r.rolsuper DESC, r.oid = t.relowner DESC, r.rolname = _login DESC, r.rolname
   LIMIT 1
 $$;
 

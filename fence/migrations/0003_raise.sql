@@ -139,7 +139,9 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, fence, pg_t
   UNION ALL
   SELECT DISTINCT 0, p.owner::text, NULL::text, 'prepared', extract(epoch FROM clock_timestamp() - p.prepared)::integer, p.gid
   FROM pg_prepared_xacts p
-  JOIN pg_locks l ON l.virtualtransaction = '-1/' || p.transaction::text AND l.locktype = 'relation'
+  -- A prepared transaction keeps the virtual one of the session that prepared it, until a restart.
+  JOIN pg_locks x ON x.locktype = 'transactionid' AND x.transactionid = p.transaction AND x.pid IS NULL AND x.granted
+  JOIN pg_locks l ON l.locktype = 'relation' AND l.pid IS NULL AND l.virtualtransaction = x.virtualtransaction
   JOIN fence.gates(_job) g ON g.gate::oid = l.relation
   WHERE p.database = current_database()
 $$;

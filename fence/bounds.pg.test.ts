@@ -1,0 +1,258 @@
+import { execFile } from "node:child_process";
+import { existsSync } from "node:fs";
+import { promisify } from "node:util";
+import type { Client } from "pg";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { systemClock } from "../platform/clock.ts";
+import { type Fenced, failure, type JobOfTest, startFenced, until } from "../testing/fenced.ts";
+import { postgresVersions } from "../testing/postgres.ts";
+import { RAISE_GRACE_MS } from "./client.ts";
+import { bracketSql, enterLockSql, enterSelectSql } from "./enter.ts";
+
+const run = promisify(execFile);
+const CLIENTS = 32;
+
+describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i", (version) => {
+  let fenced: Fenced;
+  let admin: Client;
+  let job: JobOfTest;
+  let jobId: number;
+  let gate: string;
+  let count = 0;
+
+  beforeAll(async () => {
+    fenced = await startFenced({
+      version,
+      settings: { max_prepared_transactions: "5", wal_level: "logical", max_connections: "100" },
+    });
+    admin = await fenced.connectAdmin();
+    await admin.query(
+      "CREATE TABLE invoice (id bigserial PRIMARY KEY, generation bigint); GRANT ALL ON ALL TABLES IN SCHEMA public TO invoice_app",
+    );
+    await admin.query("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO invoice_app");
+    // CREATE INDEX CONCURRENTLY is for the owner of the table.
+    await admin.query("GRANT CREATE ON SCHEMA public TO invoice_app; ALTER TABLE invoice OWNER TO invoice_app");
+  });
+  beforeEach(async () => {
+    job = fenced.job(`test/bounds-${++count}`);
+    ({ jobId } = await job.raise(1));
+    gate = `fence.gate_${jobId}_1`;
+  });
+  afterAll(() => fenced?.stop());
+
+  const raiseWaits = (): Promise<void> =>
+    until(
+      admin,
+      "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND mode = 'ExclusiveLock' AND NOT granted)",
+      [gate],
+    );
+
+  test(`INV-13: a raise under ${CLIENTS} busy clients ends within the drain time and a moment, and no row of the old generation follows`, async () => {
+    let stopping = false;
+    let commits = 0;
+    const busy = async (): Promise<void> => {
+      const client = await job.admit(jobId, 1);
+      while (!stopping) {
+        try {
+          await client.query(
+            `BEGIN READ WRITE; ${enterLockSql(jobId, 1)}; INSERT INTO invoice (generation) VALUES (1)`,
+          );
+          await client.query("SELECT pg_sleep(0.02); COMMIT");
+          commits++;
+        } catch {
+          return; // its session was ended, or its gate is closed
+        }
+      }
+    };
+    const clients = Array.from({ length: CLIENTS }, busy);
+    await until(admin, "SELECT count(*) > 100 FROM invoice");
+    const raised = await job.raise(2, { drainMs: 300 });
+    const { rows } = await admin.query("SELECT max(id) AS id FROM invoice");
+    stopping = true;
+    await Promise.all(clients);
+    const { rows: after } = await admin.query("SELECT max(id) AS id FROM invoice");
+    expect(after[0].id).toBe(rows[0].id);
+    expect(raised.tookMs).toBeLessThan(300 + RAISE_GRACE_MS);
+    console.log(
+      `PostgreSQL ${version}: raise under ${CLIENTS} busy clients took ${Math.round(raised.tookMs)} ms, ${commits} commits before it, ${raised.sessionsEnded} sessions ended`,
+    );
+  });
+
+  test("INV-13: a session idle inside its transaction is ended after the drain time; its COMMIT fails and its row is not there", async () => {
+    const old = await job.admit(jobId, 1);
+    await old.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}; INSERT INTO invoice (generation) VALUES (-1)`);
+    const raised = await job.raise(2, { drainMs: 200 });
+    expect(raised.sessionsEnded).toBe(1);
+    expect(raised.tookMs).toBeGreaterThanOrEqual(200);
+    expect(raised.tookMs).toBeLessThan(200 + RAISE_GRACE_MS);
+    await expect(old.query("COMMIT")).rejects.toThrow();
+    expect((await admin.query("SELECT count(*)::int AS n FROM invoice WHERE generation = -1")).rows[0].n).toBe(0);
+  });
+
+  test("a transaction that ends within the drain time commits, and the raise goes on at once", async () => {
+    const old = await job.admit(jobId, 1);
+    await old.query(`BEGIN READ WRITE; ${enterSelectSql(jobId, 1)} ; INSERT INTO invoice (generation) VALUES (-2)`);
+    const raising = job.raise(2, { drainMs: 20_000 });
+    await raiseWaits();
+    await old.query("COMMIT");
+    expect((await raising).tookMs).toBeLessThan(10_000);
+    expect((await admin.query("SELECT count(*)::int AS n FROM invoice WHERE generation = -2")).rows[0].n).toBe(1);
+  });
+
+  test("somebody outside the proxy who blocks the raise is named, nothing changes, and the raise works when they are gone", async () => {
+    const outsider = await fenced.connectAdmin();
+    await outsider.query("SET application_name = 'night backup'");
+    await outsider.query(`BEGIN; LOCK TABLE ${gate} IN ACCESS EXCLUSIVE MODE`);
+    const { rows } = await outsider.query("SELECT pg_backend_pid() AS pid");
+    const startedMs = systemClock.monoMs();
+    const error = await failure(job.raise(2, { drainMs: 100 }));
+    expect(systemClock.monoMs() - startedMs).toBeLessThan(100 + RAISE_GRACE_MS + 2000);
+    expect(error).toMatchObject({ code: "LF004", final: false });
+    expect(error.detail).toContain(
+      `server process ${rows[0].pid} of role "postgres", application "night backup", idle in transaction for`,
+    );
+    expect(error.hint).toContain(`pg_terminate_backend(${rows[0].pid})`);
+    expect(await job.row()).toMatchObject({ generation: 1 });
+    await outsider.query("ROLLBACK");
+    await job.raise(2);
+  });
+
+  test("a prepared transaction that holds the gate is named with its identifier", async () => {
+    const outsider = await fenced.connect();
+    await outsider.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}; PREPARE TRANSACTION 'orphan ${count}'`);
+    const error = await failure(job.raise(2, { drainMs: 0 }));
+    expect(error).toMatchObject({ code: "LF004" });
+    expect(error.detail).toContain(`prepared transaction 'orphan ${count}' of role "invoice_app"`);
+    expect(error.hint).toContain(`ROLLBACK PREPARED 'orphan ${count}'`);
+    await admin.query(`ROLLBACK PREPARED 'orphan ${count}'`);
+    await job.raise(2);
+  });
+
+  test("INV-3: a statement in a bracket (CREATE INDEX CONCURRENTLY) makes the raise wait, and is ended after the drain time", async () => {
+    const bracket = bracketSql(jobId, job.identity(1));
+    const writer = await fenced.connectAdmin();
+    await writer.query("BEGIN; INSERT INTO invoice (generation) VALUES (0)"); // the index build waits for it
+    const old = await job.admit(jobId, 1);
+    await old.query(bracket.open);
+    await old.query("SET default_transaction_read_only = off");
+    const building = failure(old.query(`CREATE INDEX CONCURRENTLY invoice_${count} ON invoice (generation)`));
+    const raised = await job.raise(2, { drainMs: 200 });
+    expect(raised.sessionsEnded).toBe(1);
+    expect(raised.tookMs).toBeGreaterThanOrEqual(200);
+    expect(await building).toMatchObject({ code: "57P01" });
+    await writer.query("ROLLBACK");
+    expect(await failure(admin.query(bracketSql(jobId, job.identity(1)).open))).toMatchObject({ code: "LF001" });
+    await admin.query("SELECT pg_advisory_unlock_all()");
+  });
+
+  test("a raise does not deadlock with an index that is built concurrently in a bracket and ends in time", async () => {
+    const bracket = bracketSql(jobId, job.identity(1));
+    const writer = await fenced.connectAdmin();
+    await writer.query("BEGIN; INSERT INTO invoice (generation) VALUES (0)");
+    const old = await job.admit(jobId, 1);
+    await old.query(bracket.open);
+    await old.query("SET default_transaction_read_only = off");
+    const building = old.query(`CREATE INDEX CONCURRENTLY invoice_${count} ON invoice (generation)`).then(async () => {
+      await old.query(`SET default_transaction_read_only = on; ${bracket.close}`);
+    });
+    await until(
+      admin,
+      "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONC%' AND wait_event_type = 'Lock')",
+    );
+    const raising = job.raise(2, { drainMs: 15_000 });
+    await until(
+      admin,
+      "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'fencedjob raise' AND query LIKE '%raise_bracket%')",
+    );
+    await writer.query("ROLLBACK");
+    await building;
+    expect((await raising).tookMs).toBeLessThan(12_000);
+  });
+
+  test("a raiser whose process is gone leaves nothing open: aborted while it waits, its transaction ends and another raises", async () => {
+    const outsider = await fenced.connectAdmin();
+    await outsider.query(`BEGIN; LOCK TABLE ${gate} IN SHARE MODE`);
+    const abort = new AbortController();
+    const raising = failure(job.raise(2, { drainMs: 5000, signal: abort.signal }));
+    await raiseWaits();
+    abort.abort(new Error("the pod ends"));
+    expect((await raising).message).toBe("the pod ends");
+    await outsider.query("ROLLBACK");
+    await job.raise(3);
+    expect((await admin.query("SELECT generation::int AS g FROM fence.gates($1) WHERE open", [jobId])).rows).toEqual([
+      { g: 3 },
+    ]);
+  });
+
+  test("a raiser whose server session is killed raises again by itself under the same nonce", async () => {
+    const outsider = await fenced.connectAdmin();
+    await outsider.query(`BEGIN; LOCK TABLE ${gate} IN SHARE MODE`);
+    const raising = job.raise(2, { drainMs: 5000 });
+    await raiseWaits();
+    await admin.query(
+      "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fencedjob raise'",
+    );
+    await outsider.query("ROLLBACK");
+    expect(await raising).toMatchObject({ generation: 2, previousGeneration: 1 });
+  });
+
+  test("a raise does not wait for a synchronous standby that is gone", async () => {
+    await admin.query("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    await admin.query("SELECT pg_reload_conf()");
+    try {
+      await until(admin, "SELECT current_setting('synchronous_standby_names') = 'nobody'");
+      const session = await job.admit(jobId, 1);
+      expect(await job.raise(2)).toMatchObject({ sessionsEnded: 1 });
+      await expect(session.query("SELECT 1")).rejects.toThrow();
+    } finally {
+      await admin.query("ALTER SYSTEM RESET synchronous_standby_names");
+      await admin.query("SELECT pg_reload_conf()");
+    }
+  });
+
+  test("a FOR ALL TABLES publication does not make the raise fail", async () => {
+    await admin.query("CREATE PUBLICATION everything FOR ALL TABLES");
+    try {
+      await job.raise(2);
+      const session = await job.admit(jobId, 2);
+      await session.query(`BEGIN READ WRITE; ${enterSelectSql(jobId, 2)}; COMMIT`);
+      await job.raise(3);
+    } finally {
+      await admin.query("DROP PUBLICATION everything");
+    }
+  });
+
+  test("a plain role dumps the database before and after takeovers, and its open dump does not block a raise", async (context) => {
+    const pgDump = "/usr/lib/postgresql/15/bin/pg_dump";
+    if (version > 15 || !existsSync(pgDump)) {
+      context.skip(`needs a pg_dump that is not older than the server; there is ${existsSync(pgDump) ? "15" : "none"}`);
+    }
+    await admin.query(
+      "DROP ROLE IF EXISTS dumper; CREATE ROLE dumper LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO dumper; GRANT SELECT ON ALL SEQUENCES IN SCHEMA public TO dumper",
+    );
+    const dump = async (): Promise<string> => {
+      const { host, port } = fenced.postgres;
+      return (await run(pgDump, ["-h", host, "-p", String(port), "-U", "dumper", "postgres"], { maxBuffer: 2 ** 26 }))
+        .stdout;
+    };
+    expect(await dump()).toContain(`CREATE TABLE ${gate}`);
+    await job.raise(2);
+    expect(await dump()).toContain(`CREATE TABLE fence.gate_${jobId}_2`);
+    await admin.query("DROP OWNED BY dumper; DROP ROLE dumper");
+  });
+
+  test("the locks of a plain role's dump do not block a raise", async () => {
+    await admin.query("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN");
+    const dump = await fenced.connect("reader");
+    // What pg_dump takes on every table, and keeps for as long as it runs.
+    await dump.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+    for (const table of ["job", "claim", "session", "never", "schema_version", `gate_${jobId}_1`]) {
+      await dump.query(`LOCK TABLE fence.${table} IN ACCESS SHARE MODE`);
+      await dump.query(`SELECT * FROM fence.${table}`);
+    }
+    expect(await job.raise(2, { drainMs: 100 })).toMatchObject({ generation: 2 });
+    expect(await job.raise(3, { drainMs: 100 })).toMatchObject({ generation: 3 });
+    expect(await job.raise(4, { drainMs: 100 })).toMatchObject({ generation: 4 });
+    await dump.query("COMMIT");
+  });
+});
