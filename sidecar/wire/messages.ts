@@ -76,6 +76,12 @@ export const closePortal = (name: string): Buffer => message(FRONT.close, cstrin
 
 export const copyFail = (reason: string): Buffer => message(FRONT.copyFail, cstring(reason));
 
+export const copyData = (data: Buffer): Buffer => message(FRONT.copyData, data);
+
+export const copyDone = (): Buffer => message(FRONT.copyDone, Buffer.alloc(0));
+
+export const flush = (): Buffer => message(FRONT.flush, Buffer.alloc(0));
+
 export const sync = (): Buffer => message(FRONT.sync, Buffer.alloc(0));
 
 export const terminate = (): Buffer => message(FRONT.terminate, Buffer.alloc(0));

@@ -7,10 +7,13 @@ import {
   bind,
   closePortal,
   closeStatement,
+  copyData,
+  copyDone,
   copyFail,
   cstring,
   execute,
   FRONT,
+  flush,
   message,
   parse,
   query,
@@ -20,9 +23,7 @@ import { RawClient } from "./rawclient.ts";
 
 const describeStatement = (name: string): Buffer => message(FRONT.describe, cstring(`S${name}`));
 const describePortal = (name: string): Buffer => message(FRONT.describe, cstring(`P${name}`));
-const flush = (): Buffer => message(FRONT.flush, Buffer.alloc(0));
-const copyData = (text: string): Buffer => message(FRONT.copyData, Buffer.from(text));
-const copyDone = (): Buffer => message(FRONT.copyDone, Buffer.alloc(0));
+const copyText = (text: string): Buffer => copyData(Buffer.from(text));
 const executeRows = (portal: string, rows: number): Buffer => {
   const count = Buffer.alloc(4);
   count.writeUInt32BE(rows, 0);
@@ -186,16 +187,16 @@ const SCENARIOS: Record<string, Step[]> = {
   ],
   "COPY in both directions and protocols, done and failed": [
     [0, query("COPY t FROM STDIN")],
-    [1, copyData("1\ta\n2\t"), copyData("b\n"), copyDone()],
+    [1, copyText("1\ta\n2\t"), copyText("b\n"), copyDone()],
     [1, query("COPY t TO STDOUT")],
     [0, query("COPY t FROM STDIN")],
-    [1, copyData("3\tc\n"), copyFail("no more")],
-    [1, query("COPY t FROM STDIN"), copyData("nonsense\n"), copyData("x\n"), copyDone()],
-    [1, ...run("COPY t FROM STDIN"), copyData("5\te\n"), copyDone(), sync()],
-    [1, ...run("COPY t FROM STDIN"), sync(), copyData("6\tf\n"), copyDone(), sync()],
-    [1, ...run("COPY t FROM STDIN"), copyData("bad\n"), copyDone(), sync()],
+    [1, copyText("3\tc\n"), copyFail("no more")],
+    [1, query("COPY t FROM STDIN"), copyText("nonsense\n"), copyText("x\n"), copyDone()],
+    [1, ...run("COPY t FROM STDIN"), copyText("5\te\n"), copyDone(), sync()],
+    [1, ...run("COPY t FROM STDIN"), sync(), copyText("6\tf\n"), copyDone(), sync()],
+    [1, ...run("COPY t FROM STDIN"), copyText("bad\n"), copyDone(), sync()],
     [1, ...run("COPY t TO STDOUT"), sync()],
-    [1, query("COPY t FROM STDIN; SELECT count(*) FROM t"), copyData("9\ti\n"), copyDone()],
+    [1, query("COPY t FROM STDIN; SELECT count(*) FROM t"), copyText("9\ti\n"), copyDone()],
     [1, query("SELECT id FROM t ORDER BY id")],
   ],
   "DISCARD ALL and DEALLOCATE ALL do not break what follows": [

@@ -111,7 +111,7 @@ export class Session {
 
   #reason(verdict: Verdict, fatal: Buffer | undefined): { bytes: Buffer; loss: boolean } {
     const core = this.#core;
-    const unknown = core.commitInFlight && !this.#onlyEntering();
+    const unknown = core.commitInFlight && !this.#onlyEntering(fatal !== undefined);
     const loss = this.#lost || isLoss(verdict);
     if (loss) {
       const open = core.status !== IDLE || this.busy;
@@ -122,15 +122,17 @@ export class Session {
     return { bytes: errorBytes(unknown ? unknownOutcome(core.identity, verdict) : connectionLost()), loss };
   }
 
-  /** What is in flight has not got past our own statements: nothing of the client has run. */
-  #onlyEntering(): boolean {
+  /**
+   * What is in flight has not got past our own statements: nothing of the client has run. Known only after a FATAL,
+   * which the server sends behind all answers it had given; before that they may lie in its buffer.
+   */
+  #onlyEntering(complete: boolean): boolean {
     const core = this.#core;
     const head = core.replies.head();
-    if (reply.kindOf(head) === reply.QUERY) {
-      if (head & reply.REFUSAL) return true;
-      return core.query !== undefined && core.query.completed === 0 && core.query.skipLeft > 0;
-    }
-    return (head & (reply.OWN | reply.REFUSAL)) !== 0;
+    if (head & reply.REFUSAL) return true;
+    if (!complete) return false;
+    if (reply.kindOf(head) !== reply.QUERY) return (head & reply.OWN) !== 0;
+    return core.query !== undefined && core.query.completed === 0 && core.query.skipLeft > 0;
   }
 
   #tellEpitaph(goodbye: boolean): void {
