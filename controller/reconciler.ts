@@ -216,9 +216,11 @@ export class Reconciler {
       await api.create(RESOURCES.pods, pod as unknown as KubeObject);
     } catch (error) {
       if (!isAlreadyExists(error)) throw error;
+      // Ours, made by an earlier reconcile that the watch has not shown yet: success. Anybody else's: the next attempt.
       const present = await this.#get<RawPod>("pods", meta.namespace, podName(meta.name, attempt));
       const granted = snapshot.status.history.some(({ uid }) => uid === present?.metadata.uid);
-      if (present && (granted || !isAttemptOf(present, meta, attempt))) memory.burned.add(attempt);
+      if (present && !granted && isAttemptOf(present, meta, attempt)) return;
+      if (present) memory.burned.add(attempt);
       throw error;
     }
   }

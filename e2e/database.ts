@@ -13,6 +13,7 @@ import { image } from "./cluster/images.ts";
 import { checkout } from "./cluster/paths.ts";
 import type { Cluster } from "./cluster/provider.ts";
 
+export const DEMO_NAMESPACE = "billing";
 export const DATABASE = "ledger";
 export const APP_ROLE = "invoice_app";
 const ADMIN_PASSWORD = "demo-admin";

@@ -1,12 +1,12 @@
 /** `make demo`: sets up all it needs, tells the story with its times, and ends with 0 only if all of it is true. */
 import { dirname } from "node:path";
+import { image } from "./cluster/images.ts";
 import { MissingPrerequisites } from "./cluster/prerequisites.ts";
 import { type Cluster, openCluster } from "./cluster/provider.ts";
 import { adminApi, installController } from "./controller.ts";
-import { type ClusterDatabase, startClusterDatabase } from "./database.ts";
+import { type ClusterDatabase, DEMO_NAMESPACE, startClusterDatabase } from "./database.ts";
 import { playStory, type StoryEnd } from "./story.ts";
 
-const NAMESPACE = "billing";
 /** Beyond the lease, from the freeze to the successor's first committed row. */
 const TAKEOVER_MS_MAX = 5_000;
 
@@ -28,13 +28,16 @@ async function demo(): Promise<boolean> {
   say(cluster.description);
   await forgetLastRun(cluster);
   const database = await timed("database", 'PostgreSQL 18, database "ledger", with the fence schema', () =>
-    startClusterDatabase(cluster, NAMESPACE, say),
+    startClusterDatabase(cluster, DEMO_NAMESPACE, say),
   );
   try {
     await timed("controller", "helm upgrade --install fencedjob charts/fencedjob", () =>
       installController(cluster, say),
     );
-    return await tellStory(cluster, database);
+    const appImage = await timed("application", "the example's image", async () =>
+      cluster.loadImage(await image("fencedjob-demo-app", say)),
+    );
+    return await tellStory(cluster, database, appImage);
   } finally {
     await database.close();
   }
@@ -42,14 +45,14 @@ async function demo(): Promise<boolean> {
 
 /** A second run tells the same story: it begins with an empty ledger, whose fence has seen nothing. */
 async function forgetLastRun(cluster: Cluster): Promise<void> {
-  const found = await cluster.kubectl(["get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name"]);
+  const found = await cluster.kubectl(["get", "namespace", DEMO_NAMESPACE, "--ignore-not-found", "-o", "name"]);
   if (!found) return;
-  await timed("last run", `deleting namespace ${NAMESPACE} of the last run`, () =>
-    cluster.kubectl(["delete", "namespace", NAMESPACE, "--timeout=120s"]),
+  await timed("last run", `deleting namespace ${DEMO_NAMESPACE} of the last run`, () =>
+    cluster.kubectl(["delete", "namespace", DEMO_NAMESPACE, "--timeout=120s"]),
   );
 }
 
-async function tellStory(cluster: Cluster, database: ClusterDatabase): Promise<boolean> {
+async function tellStory(cluster: Cluster, database: ClusterDatabase, appImage: string): Promise<boolean> {
   const { api, close } = await adminApi(cluster);
   console.log("");
   const startedMs = performance.now();
@@ -58,9 +61,9 @@ async function tellStory(cluster: Cluster, database: ClusterDatabase): Promise<b
     console.log(`${seconds.padStart(6)} s  ${who ? `${who.padEnd(15)} ` : ""}${what}`);
   };
   try {
-    const end = await playStory({ cluster, api, database, namespace: NAMESPACE, say, tell });
-    console.log(`\n$ kubectl describe fencedjob -n ${NAMESPACE} invoice-run`);
-    console.log(await cluster.kubectl(["describe", "fencedjob", "-n", NAMESPACE, "invoice-run"]));
+    const end = await playStory({ cluster, api, database, namespace: DEMO_NAMESPACE, appImage, tell });
+    console.log(`\n$ kubectl describe fencedjob -n ${DEMO_NAMESPACE} invoice-run`);
+    console.log(await cluster.kubectl(["describe", "fencedjob", "-n", DEMO_NAMESPACE, "invoice-run"]));
     return summary(cluster, end);
   } finally {
     close();
@@ -86,7 +89,7 @@ function summary(cluster: Cluster, end: StoryEnd): boolean {
   console.log(
     `\nLook around:   export KUBECONFIG=${cluster.kubeconfigPath} PATH=${dirname(cluster.tools.kubectl)}:$PATH`,
   );
-  console.log(`               kubectl describe fencedjob -n ${NAMESPACE} invoice-run`);
+  console.log(`               kubectl describe fencedjob -n ${DEMO_NAMESPACE} invoice-run`);
   console.log("Clean up:      make down");
   return lines.every(([, , holds]) => holds);
 }

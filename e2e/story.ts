@@ -9,7 +9,6 @@ import { type FencedJobStatus, readStatus } from "../controller/api/status.ts";
 import { type KubeApi, RESOURCES } from "../controller/kube/api.ts";
 import type { RawObject } from "../controller/kube/objects.ts";
 import { until } from "../testing/until.ts";
-import { image } from "./cluster/images.ts";
 import { checkout } from "./cluster/paths.ts";
 import type { Cluster } from "./cluster/provider.ts";
 import type { ClusterDatabase } from "./database.ts";
@@ -20,7 +19,8 @@ export interface StoryParts {
   readonly api: KubeApi;
   readonly database: ClusterDatabase;
   readonly namespace: string;
-  readonly say: (line: string) => void;
+  /** Name of the example application's image in the cluster. */
+  readonly appImage: string;
   /** Something happens now; `who` is a pod, the job, or empty. */
   readonly tell: (who: string, what: string) => void;
 }
@@ -40,14 +40,13 @@ const JOB = "invoice-run";
 const STEP_MS_MAX = 60_000;
 
 export async function playStory(parts: StoryParts): Promise<StoryEnd> {
-  const { cluster, api, database, namespace, say, tell } = parts;
-  const appRef = await cluster.loadImage(await image("fencedjob-demo-app", say));
+  const { cluster, api, database, namespace, appImage, tell } = parts;
   const job = parse(readFileSync(join(checkout, "examples/invoice-run.yaml"), "utf8")) as RawObject;
   const spec = job.spec as {
     lease: { durationSeconds: number };
     template: { spec: { containers: { image: string }[] } };
   };
-  for (const container of spec.template.spec.containers) container.image = appRef;
+  for (const container of spec.template.spec.containers) container.image = appImage;
   const key = { namespace, name: JOB };
   const status = async (): Promise<FencedJobStatus> =>
     readStatus((await api.get<RawObject>(RESOURCES.fencedJobs, key)).status);

@@ -18,7 +18,7 @@ import type { Random } from "../platform/random.ts";
 import { Holder, type LeaseApi } from "./holder.ts";
 import { startSidecarServer } from "./http.ts";
 import { type RaisedDatabase, Raiser } from "./raiser.ts";
-import { startWire, type Wire } from "./wirethread.ts";
+import { startWire, type Wire } from "./wire/thread.ts";
 
 export interface SidecarParts {
   readonly config: SidecarConfig;
@@ -127,7 +127,7 @@ export class Sidecar {
 
   /** Opens the database's port; while another process of the pod has it, says so and tries again. */
   async #listen(one: RaisedDatabase, identity: FenceIdentity, raiser: Raiser, signal: AbortSignal): Promise<Wire> {
-    const { config, clock } = this.#parts;
+    const { config, clock, log } = this.#parts;
     const { database, address, raised } = one;
     for (;;) {
       signal.throwIfAborted();
@@ -139,7 +139,7 @@ export class Sidecar {
           identity,
           permit: this.#permit,
           drainMs: config.drainMs,
-          clock,
+          log,
           lost: (why) => this.#lose(why),
         });
         raiser.mended(database);
@@ -163,6 +163,7 @@ export class Sidecar {
 
   /** The application has ended: refuse new work, end what is open, only then give the Lease back (A05). */
   async #end(): Promise<void> {
+    this.#parts.log.info("asked to end", { state: this.#state });
     const held = this.#permit.state(this.#parts.clock.monoMs()) !== "lost";
     for (const wire of this.#wires) await wire.stop();
     if (!this.#grant) return;

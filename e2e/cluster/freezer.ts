@@ -15,18 +15,18 @@ export interface Freezer {
 
 type Kubectl = (args: readonly string[], input?: string) => Promise<string>;
 
-const NAMESPACE = "fencedjob-freezer";
+export const FREEZER_NAMESPACE = "fencedjob-freezer";
 
 /** Starts the pods, with an image that has /nodejs/bin/node, and waits until they are there: freezing must not wait for a pod. */
 export async function startFreezer(kubectl: Kubectl, image: string): Promise<Freezer> {
   const items = freezerObjects(image);
   await kubectl(["apply", "--server-side", "-f", "-"], JSON.stringify({ apiVersion: "v1", kind: "List", items }));
-  await kubectl(["rollout", "status", "daemonset/freezer", "-n", NAMESPACE, "--timeout=120s"]);
+  await kubectl(["rollout", "status", "daemonset/freezer", "-n", FREEZER_NAMESPACE, "--timeout=120s"]);
   const script = readFileSync(join(checkout, "e2e", "cluster", "freezer-script.mjs"), "utf8");
   const act = async (command: "freeze" | "thaw", podUid: string): Promise<void> => {
     const pod = await freezerBeside(kubectl, podUid);
     const node = ["/nodejs/bin/node", "--input-type=module", "-", command, podUid];
-    await kubectl(["exec", "-i", "-n", NAMESPACE, pod, "--", ...node], script);
+    await kubectl(["exec", "-i", "-n", FREEZER_NAMESPACE, pod, "--", ...node], script);
   };
   return { freeze: (podUid) => act("freeze", podUid), thaw: (podUid) => act("thaw", podUid) };
 }
@@ -37,7 +37,7 @@ async function freezerBeside(kubectl: Kubectl, podUid: string): Promise<string> 
   const pods = (await kubectl(["get", "pods", "-A", "-o", fields])).split("\n").map((line) => line.split(" "));
   const node = pods.find(([uid]) => uid === podUid)?.[1];
   if (!node) throw new Error(`there is no pod with UID ${podUid}, or it is on no node yet`);
-  const freezer = pods.find(([, nodeName, namespace]) => nodeName === node && namespace === NAMESPACE)?.[3];
+  const freezer = pods.find(([, nodeName, namespace]) => nodeName === node && namespace === FREEZER_NAMESPACE)?.[3];
   if (freezer === undefined) throw new Error(`no freezer runs on node ${node}`);
   return freezer;
 }
@@ -48,12 +48,12 @@ function freezerObjects(image: string): readonly object[] {
     {
       apiVersion: "v1",
       kind: "Namespace",
-      metadata: { name: NAMESPACE, labels: { "pod-security.kubernetes.io/enforce": "privileged" } },
+      metadata: { name: FREEZER_NAMESPACE, labels: { "pod-security.kubernetes.io/enforce": "privileged" } },
     },
     {
       apiVersion: "apps/v1",
       kind: "DaemonSet",
-      metadata: { name: "freezer", namespace: NAMESPACE },
+      metadata: { name: "freezer", namespace: FREEZER_NAMESPACE },
       spec: {
         selector: { matchLabels: labels },
         template: {

@@ -102,6 +102,11 @@ export function down(say: Say): Promise<void> {
   });
 }
 
+/** Whether there is a local node, healthy or not. */
+export function isUp(): boolean {
+  return readState() !== undefined;
+}
+
 const alone = <T>(say: Say, act: () => Promise<T>): Promise<T> =>
   locked(dirname(localNodeDir), "fencedjob-node-lock", say, act);
 

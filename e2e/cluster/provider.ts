@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { build, programPath } from "./build.ts";
 import { run } from "./command.ts";
 import { locked } from "./daemon.ts";
-import { type Freezer, startFreezer } from "./freezer.ts";
+import { FREEZER_NAMESPACE, type Freezer, startFreezer } from "./freezer.ts";
 import { type Image, image } from "./images.ts";
 import { importImage, down as localDown, up as localUp } from "./localnode.ts";
 import { HOST_ADDRESS } from "./node.ts";
@@ -26,8 +26,6 @@ export interface Cluster {
   readonly hostAddress: string | undefined;
   freeze(podUid: string): Promise<void>;
   thaw(podUid: string): Promise<void>;
-  /** Takes it down; leaves an existing cluster alone. */
-  down(): Promise<void>;
 }
 
 type Say = (line: string) => void;
@@ -39,7 +37,6 @@ interface Provider {
   readonly tools: Cluster["tools"];
   readonly hostAddress: string | undefined;
   loadImage(image: Image): Promise<string>;
-  down(): Promise<void>;
 }
 
 const KIND_CLUSTER = "fencedjob";
@@ -57,6 +54,47 @@ export async function openCluster(what: string, say: Say): Promise<Cluster> {
   return withFreezer(provider, kubectl, freezer);
 }
 
+/** Removes what `openCluster` started. Of an existing cluster only `namespaces` and the Helm release in one of them go. */
+export async function closeCluster(
+  release: { name: string; namespace: string },
+  namespaces: readonly string[],
+  say: Say,
+): Promise<void> {
+  const kind = await chooseProvider("make down");
+  if (kind === "local") return localDown(say);
+  if (kind === "kind") {
+    await run([
+      await tool("kind", say),
+      "delete",
+      "cluster",
+      `--name=${KIND_CLUSTER}`,
+      `--kubeconfig=${kindKubeconfig()}`,
+    ]);
+    rmSync(kindKubeconfig(), { force: true });
+    return;
+  }
+  const { tools, kubeconfigPath } = await existing(say);
+  const at = `--kubeconfig=${kubeconfigPath}`;
+  say(`removing release ${release.name} and namespaces ${namespaces.join(", ")} from the existing cluster`);
+  // The jobs first: their pods end while a controller is there to count them out.
+  await run([tools.kubectl, at, "delete", "namespace", ...namespaces, "--ignore-not-found", "--timeout=180s"]);
+  await run([tools.helm, at, "uninstall", release.name, "-n", release.namespace, "--ignore-not-found", "--wait"]);
+  await run([
+    tools.kubectl,
+    at,
+    "delete",
+    "namespace",
+    release.namespace,
+    FREEZER_NAMESPACE,
+    "--ignore-not-found",
+    "--timeout=180s",
+  ]);
+}
+
+function kindKubeconfig(): string {
+  return join(cacheDir(), "kind.kubeconfig");
+}
+
 function withFreezer(provider: Provider, kubectl: Cluster["kubectl"], freezer: Freezer): Cluster {
   return {
     description: provider.description,
@@ -68,7 +106,6 @@ function withFreezer(provider: Provider, kubectl: Cluster["kubectl"], freezer: F
     loadImage: (it) => provider.loadImage(it),
     freeze: (podUid) => freezer.freeze(podUid),
     thaw: (podUid) => freezer.thaw(podUid),
-    down: () => provider.down(),
   };
 }
 
@@ -84,12 +121,11 @@ async function local(say: Say): Promise<Provider> {
       await importImage(cluster, it);
       return it.ref;
     },
-    down: () => localDown(say),
   };
 }
 
 async function kindProvider(say: Say): Promise<Provider> {
-  const kubeconfigPath = join(cacheDir(), "kind.kubeconfig");
+  const kubeconfigPath = kindKubeconfig();
   const kind = await tool("kind", say);
   const at = [`--name=${KIND_CLUSTER}`];
   await locked(cacheDir(), "kind", say, async () => {
@@ -107,10 +143,6 @@ async function kindProvider(say: Say): Promise<Provider> {
       await run([kind, "load", "image-archive", archive, ...at]);
       return ref;
     },
-    down: async () => {
-      await run([kind, "delete", "cluster", ...at, `--kubeconfig=${kubeconfigPath}`]);
-      rmSync(kubeconfigPath, { force: true });
-    },
   };
 }
 
@@ -122,7 +154,6 @@ async function existing(say: Say): Promise<Provider> {
     tools: { kubectl: await tool("kubectl", say), helm: await tool("helm", say) },
     hostAddress: undefined,
     loadImage: pushImage,
-    down: async () => {},
   };
 }
 

@@ -18,7 +18,7 @@ async function connect() {
 }
 
 function reasonOf(error) {
-  return [error.message, error.detail].filter(Boolean).join(" ");
+  return [error.message, error.detail].filter(Boolean).join(". ");
 }
 
 async function invoice(client, { customer, amount }) {

@@ -1,0 +1,33 @@
+# The two commands of the README: `make demo` and `make test`. Everything they need beyond Node, Go, root and the package
+# registries they install or build themselves; what is slow is kept in a cache outside of this directory.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help demo down test check generate
+
+help:
+	@echo "make demo      a paused owner cannot damage its successor's work: the story on a real cluster"
+	@echo "make down      remove everything that the demo started"
+	@echo "make test      run everything that can run on this machine"
+	@echo "make check     lint, format, types and generated files only"
+	@echo "make generate  write the CRD, the chart's copy of it and the references from the source"
+
+demo: node_modules/.installed
+	@npm run -s demo
+
+down: node_modules/.installed
+	@npm run -s down
+
+test: node_modules/.installed
+	@npm run -s test
+
+check: node_modules/.installed
+	@npm run -s check
+
+generate: node_modules/.installed
+	@npm run -s generate
+
+node_modules/.installed: package.json package-lock.json
+	@command -v npm >/dev/null || { echo "make needs Node.js ≥ 20 with npm (the Node.js that runs the project comes from npm). Install it: https://nodejs.org, or apt-get install nodejs npm. Nothing was changed."; exit 1; }
+	@echo "installing npm packages (about 600 MB, with three PostgreSQL servers) …"
+	@npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
