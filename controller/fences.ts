@@ -22,6 +22,7 @@ const REASON_OF_CODE: Readonly<Record<string, Reason>> = {
   LF011: "SchemaMissing",
   LF012: "MissingRights",
   LF013: "DatabaseReadOnly",
+  LF014: "PoolerInBetween",
   LF015: "DatabaseUnreachable",
   LF016: "AuthenticationFailed",
   LF017: "SecretMissing",

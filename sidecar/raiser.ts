@@ -13,6 +13,7 @@ import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
 import { jitter, type Random } from "../platform/random.ts";
 import { readCredentials } from "./credentials.ts";
+import { probeSession } from "./wire/probe.ts";
 
 export interface RaiserParts {
   readonly config: SidecarConfig;
@@ -93,7 +94,7 @@ export class Raiser {
   }
 
   async #attempt(database: SidecarDatabase, signal: AbortSignal): Promise<RaisedDatabase | RaiseFailure> {
-    const { config, identity, nonce, clock } = this.#parts;
+    const { config, identity, nonce, clock, random } = this.#parts;
     const credentials = readCredentials(database.dir);
     if (!credentials.ok) {
       const message = `Secret "${database.secretName}" in namespace "${config.namespace}" gives no address: ${credentials.problem}.`;
@@ -109,6 +110,8 @@ export class Raiser {
         clock,
         signal,
       });
+      const refused = await probeSession(address, raised.jobId, identity, { clock, random, signal });
+      if (refused) return { database: database.name, ...refused, final: false, floor: null };
       return { database, address, raised };
     } catch (error) {
       signal.throwIfAborted();
