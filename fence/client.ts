@@ -70,6 +70,10 @@ const ATTEMPTS_MAX = 8;
 const BRACKET_POLL_MS = 20;
 const READ_MS_MAX = 5_000;
 
+/** A raiser that is killed while it waits must not keep its place in the queue; not every platform of a server can. */
+const NOTICE_LOST_CLIENT = `DO $$BEGIN SET LOCAL client_connection_check_interval = 250;
+  EXCEPTION WHEN invalid_parameter_value THEN NULL; END$$`;
+
 /** Deadlock, serialization, "tuple concurrently updated", a unique index met by two raisers at once. */
 const TRANSIENT = new Set(["40P01", "40001", "XX000", "23505"]);
 
@@ -84,7 +88,7 @@ export async function raise(address: DatabaseAddress, identity: FenceIdentity, o
   }
   const startedMs = clock.monoMs();
   const deadlineMs = startedMs + options.drainMs + RAISE_GRACE_MS;
-  const run = { sessionsEnded: 0, begun: false };
+  const run = { sessionsEnded: 0, connected: false };
   for (let attempt = 1; ; attempt++) {
     try {
       const raised = await raiseOnce(address, identity, options, deadlineMs, run);
@@ -92,7 +96,7 @@ export async function raise(address: DatabaseAddress, identity: FenceIdentity, o
     } catch (error) {
       if (signal?.aborted) throw signal.reason;
       // Before anything was sent a lost connection is an unreachable database: the caller waits longer than we would.
-      const transient = TRANSIENT.has(sqlStateOf(error) ?? "") || (run.begun && isConnectionLoss(error));
+      const transient = TRANSIENT.has(sqlStateOf(error) ?? "") || (run.connected && isConnectionLoss(error));
       const late = attempt >= ATTEMPTS_MAX || clock.monoMs() + RETRY_MS * attempt >= deadlineMs;
       if (error instanceof FenceError || !transient || late) throw toFenceError(error, address, "raising the fence");
       await clock.sleep(RETRY_MS * attempt, signal);
@@ -102,8 +106,8 @@ export async function raise(address: DatabaseAddress, identity: FenceIdentity, o
 
 interface RaiseRun {
   sessionsEnded: number;
-  /** A transaction was begun: its outcome may be unknown. */
-  begun: boolean;
+  /** We were let in once: what is lost from then on is worth another try, and may have been done. */
+  connected: boolean;
 }
 
 async function raiseOnce(
@@ -117,8 +121,8 @@ async function raiseOnce(
   const leftMs = (): number => Math.max(1, Math.ceil(deadlineMs - clock.monoMs()));
   const connection = { clock, signal, timeoutMs: leftMs() + SERVER_FIRST_MS, doing: "raise" };
   return await withConnection(address, connection, async (client) => {
+    run.connected = true;
     const pid = await begin(client, address, leftMs());
-    run.begun = true;
     const drain = new Drain(address, identity, { clock, signal, pid });
     try {
       const begun = await client.query("SELECT id FROM fence.raise_begin($1, $2, $3, $4)", [
@@ -171,6 +175,7 @@ async function begin(client: Client, address: DatabaseAddress, leftMs: number): 
        SET LOCAL lock_timeout = ${leftMs};
        SET LOCAL statement_timeout = ${leftMs};
        SET LOCAL idle_in_transaction_session_timeout = ${leftMs + SERVER_FIRST_MS};
+       ${NOTICE_LOST_CLIENT};
        SELECT pg_catalog.pg_backend_pid() AS pid, max(version) AS version FROM fence.schema_version`,
     )
     .catch((error: unknown) => {

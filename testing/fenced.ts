@@ -9,6 +9,7 @@ import { sessionStartSteps } from "../fence/enter.ts";
 import type { Migration } from "../fence/migrations.ts";
 import { makeRole } from "../fence/role.ts";
 import { systemClock } from "../platform/clock.ts";
+import { mutatedMigrations } from "./mutants.ts";
 import { type PostgresOptions, startPostgres, type TestPostgres } from "./postgres.ts";
 
 export const FENCE_NAME = "billing/invoice-run";
@@ -48,7 +49,9 @@ export async function startFenced(
   const postgres = await startPostgres(options);
   const { host, port } = postgres;
   const admin: DatabaseAddress = { host, port, database: "postgres", user: "postgres", sslmode: "disable" };
-  await install(admin, options.migrations ? { migrations: options.migrations } : {});
+  // A mutant from the environment is how testing/mutate.ts asks whether these tests notice a removed safety line.
+  const migrations = options.migrations ?? mutatedMigrations(process.env.FENCEDJOB_MUTANT);
+  await install(admin, migrations ? { migrations } : {});
   await makeRole(admin, { name: APPLICATION_ROLE });
   const address = { ...admin, user: APPLICATION_ROLE };
 
@@ -82,7 +85,12 @@ export async function startFenced(
       row: () => readFence(address, fenceName, { clock: systemClock }),
       admit: async (jobId, generation, { holder, role } = {}) => {
         const client = await connect(role);
-        await runSessionStart(client, jobId, identity(generation, holder));
+        try {
+          await runSessionStart(client, jobId, identity(generation, holder));
+        } catch (error) {
+          await client.end().catch(() => {});
+          throw error;
+        }
         return client;
       },
     };
@@ -140,9 +148,8 @@ export async function runSessionStart(client: pg.Client, jobId: number, identity
     await client.query(sql).catch((caught: unknown) => {
       error = caught;
     });
-    if (expect === "success" && error !== undefined) throw error;
-    if (expect !== "success" && (error as { code?: string } | undefined)?.code !== expect) {
-      throw Object.assign(new Error(`${onUnexpected}: ${sql} did not fail with ${expect}`), { code: onUnexpected });
-    }
+    const outcome = error === undefined ? "success" : (error as { code?: string }).code;
+    if (outcome === expect) continue;
+    throw error ?? Object.assign(new Error(`${onUnexpected}: it succeeded: ${sql}`), { code: onUnexpected });
   }
 }

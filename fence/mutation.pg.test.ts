@@ -1,0 +1,35 @@
+/** Shows that the race test sees what it is there to see: with a safety line removed, the order of commits is wrong. */
+import { describe, expect, test } from "vitest";
+import { startFenced } from "../testing/fenced.ts";
+import { mutatedMigrations } from "../testing/mutants.ts";
+import { RACE_SETTINGS, type RaceOutcome, race } from "../testing/race.ts";
+
+const SEED = 20261129;
+const RACE_MS = 4000;
+
+async function raceWith(mutant: string): Promise<RaceOutcome> {
+  const migrations = mutatedMigrations(mutant);
+  const fenced = await startFenced({ settings: RACE_SETTINGS, ...(migrations ? { migrations } : {}) });
+  const outcome = await race(fenced, { seed: SEED, ms: RACE_MS });
+  await fenced.stop();
+  const { unexpected, ...counts } = outcome;
+  console.log(`${mutant}: ${JSON.stringify({ ...counts, unexpected: unexpected.length })}`);
+  return outcome;
+}
+
+describe("INV-3: the race on PostgreSQL 18 finds stale commits", () => {
+  test.each([
+    "the gate is not locked",
+    "neither row lock nor bracket nor compare-and-set",
+    "neither revoke nor assertion",
+  ])("when %s", async (mutant) => {
+    const outcome = await raceWith(mutant);
+    expect(outcome.stale + outcome.lowered).toBeGreaterThan(0);
+  });
+});
+
+describe("INV-3: the second line of defence holds by itself on PostgreSQL 18", () => {
+  test("the compare-and-set, when raisers do not wait for each other", async () => {
+    expect(await raceWith("neither row lock nor bracket")).toMatchObject({ stale: 0, lowered: 0 });
+  });
+});

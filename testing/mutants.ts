@@ -1,0 +1,154 @@
+/**
+ * The safety lines of the fence's SQL, each with what its removal would make of it. A test suite that is worth its name
+ * fails with every one of them; `testing/mutate.ts` tries, and fence/mutation.pg.test.ts keeps the ones that only a
+ * race can show.
+ */
+import { loadMigrations, type Migration } from "../fence/migrations.ts";
+
+type Edit = readonly [from: string, to: string];
+
+export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
+  "the row is not locked first": [
+    ["FROM fence.job WHERE name = _name FOR NO KEY UPDATE", "FROM fence.job WHERE name = _name"],
+  ],
+  "the row is locked FOR UPDATE": [["FOR NO KEY UPDATE", "FOR UPDATE"]],
+  "an older or equal generation is not refused": [["IF _row.generation >= _generation THEN", "IF false THEN"]],
+  "a holder may raise twice": [["AND holder = _holder;\n  IF FOUND THEN", "AND holder = _holder;\n  IF false THEN"]],
+  "the nonce is not compared": [[" AND _row.nonce = _nonce", ""]],
+  "an absurd jump is allowed": [["_generation - _row.generation > 1000000", "false"]],
+  "our own retry is believed in any history": [
+    ["    PERFORM fence.check_owner(_row.id, _generation, _holder);\n    RETURN _row;", "    RETURN _row;"],
+  ],
+  "any isolation level will do": [
+    ["IF current_setting('transaction_isolation') <> 'read committed' THEN", "IF false THEN"],
+  ],
+  "a read-only transaction will do": [["OR current_setting('transaction_read_only') = 'on'", ""]],
+  "synchronous_commit is left alone": [
+    ["  PERFORM set_config('synchronous_commit', 'local', true);\n\n  INSERT", "\n  INSERT"],
+  ],
+  "the bracket is not waited for": [["SELECT pg_try_advisory_xact_lock(1279673923, _job)", "SELECT true"]],
+  "the gate is not locked": [["EXECUTE format('LOCK TABLE %s IN EXCLUSIVE MODE', _gate);", "NULL;"]],
+  "only the gate of the row is locked, not one that stands open": [
+    ["WHERE g.generation = _row.generation OR g.open ORDER", "WHERE g.generation = _row.generation ORDER"],
+  ],
+  "the gate is locked ACCESS EXCLUSIVE": [["IN EXCLUSIVE MODE", "IN ACCESS EXCLUSIVE MODE"]],
+  "older sessions are not ended": [
+    ["sessions_ended := fence.end_sessions(_row.id, _generation);", "sessions_ended := 0;"],
+  ],
+  "sessions are ended by pid alone": [
+    [
+      "ON a.pid = s.pid AND (a.backend_start IS NULL OR a.backend_start = s.backend_start)\n    WHERE s.job_id = _job AND s.generation < _generation",
+      "ON a.pid = s.pid\n    WHERE s.job_id = _job AND s.generation < _generation",
+    ],
+  ],
+  "sessions of every generation are ended": [
+    [
+      "WHERE s.job_id = _job AND s.generation < _generation\n  LOOP\n    BEGIN",
+      "WHERE s.job_id = _job\n  LOOP\n    BEGIN",
+    ],
+  ],
+  "a session that cannot be ended is passed over": [
+    ["PERFORM fence.refuse('LF012', format('a session of the older", "PERFORM format('a session of the older"],
+  ],
+  "nothing is revoked": [["EXECUTE format('REVOKE ALL ON TABLE %s FROM %s CASCADE', _table, _grantee);", "NULL;"]],
+  "the revoke does not cascade": [["FROM %s CASCADE'", "FROM %s'"]],
+  "only PUBLIC is revoked": [
+    ["WHERE c.oid = _table AND a.grantee <> c.relowner", "WHERE c.oid = _table AND a.grantee = 0"],
+  ],
+  "SELECT goes with the rest": [["  EXECUTE format('GRANT SELECT ON TABLE %s TO PUBLIC', _table);\n", ""]],
+  "the closed gates are not asserted": [["IF _open IS NOT NULL THEN", "IF false THEN"]],
+  "a gate's owner is not asserted": [
+    [
+      "c.relowner <> (SELECT relowner FROM pg_class WHERE oid = 'fence.never'::regclass)\n           OR EXISTS",
+      "EXISTS",
+    ],
+  ],
+  "the sentinel is not closed again": [
+    ["PERFORM fence.close_table(c.oid) FROM pg_class c WHERE c.oid =", "PERFORM FROM pg_class c WHERE c.oid ="],
+  ],
+  "a leftover gate is kept": [["EXECUTE format('DROP TABLE IF EXISTS fence.%I', _next);", ""]],
+  "the next gate is not opened to everybody": [
+    ["GRANT SELECT, UPDATE ON TABLE fence.%I TO PUBLIC", "GRANT SELECT, UPDATE ON TABLE fence.%I TO fence_sidecar"],
+  ],
+  "the checkpoint is read before the drain": [
+    [
+      "  IF NOT fence.raise_bracket(_row.id) THEN",
+      "  SELECT c.progress INTO checkpoint FROM fence.claim c WHERE c.job_id = _row.id ORDER BY c.generation DESC LIMIT 1;\n  IF NOT fence.raise_bracket(_row.id) THEN",
+    ],
+    [
+      "  SELECT c.progress INTO checkpoint FROM fence.claim c WHERE c.job_id = _row.id ORDER BY c.generation DESC LIMIT 1;\n  UPDATE",
+      "  UPDATE",
+    ],
+  ],
+  "no claim is made": [
+    [
+      "INSERT INTO fence.claim (job_id, generation, holder, holder_name, incarnation)\n    VALUES (_row.id, _generation, _holder, _holder_name, fence.incarnation());",
+      "",
+    ],
+  ],
+  "the history of the row is not compared": [
+    ["IF _row.incarnation IS DISTINCT FROM fence.incarnation() THEN", "IF false THEN"],
+  ],
+  "the holder of the row is not compared": [["OR _row.holder IS DISTINCT FROM _holder THEN", "THEN"]],
+  "admission does not check the owner again": [
+    ["  PERFORM fence.check_owner(_job, _generation, _holder);\n  _why", "  _why"],
+  ],
+  "admission outside the gate": [
+    ["  IF NOT EXISTS (\n    SELECT FROM pg_locks", "  IF false AND NOT EXISTS (\n    SELECT FROM pg_locks"],
+  ],
+  "a session is not registered": [
+    [
+      "  ON CONFLICT (pid, backend_start) DO UPDATE\n    SET",
+      "  LIMIT 0 ON CONFLICT (pid, backend_start) DO UPDATE\n    SET",
+    ],
+  ],
+  "any role is admitted": [["IF _why IS NOT NULL THEN", "IF false THEN"]],
+  "only the login role itself is looked at": [["AND pg_has_role(_login, r.oid, 'MEMBER')", "AND r.rolname = _login"]],
+  "only UPDATE on the sentinel counts": [["'INSERT, UPDATE, DELETE, TRUNCATE'", "'UPDATE'"]],
+  "a role whose sessions cannot be ended is admitted": [
+    ["IF NOT fence.can_end_sessions_of(session_user) THEN", "IF false THEN"],
+  ],
+  "the read-only default is not checked": [
+    ["IF current_setting('default_transaction_read_only') <> 'on' THEN", "IF false THEN"],
+  ],
+  "a change of the server session is not noticed": [
+    ["IF current_setting('fence.session_pid', true) IS DISTINCT FROM pg_backend_pid()::text THEN", "IF false THEN"],
+  ],
+  "swept gates are waited for": [["PERFORM set_config('lock_timeout', '5ms', true), ", "PERFORM "]],
+  "open gates are swept too": [
+    [
+      "WHERE NOT g.open AND g.generation < j.generation ORDER BY g.generation DESC OFFSET 1",
+      "WHERE true ORDER BY g.generation DESC OFFSET 1",
+    ],
+  ],
+};
+
+/** Several lines of defence at once: with any one of them in place no stale commit is possible. */
+export const GROUPS: Readonly<Record<string, readonly Edit[]>> = {
+  "neither row lock nor bracket": [
+    ["FROM fence.job WHERE name = _name FOR NO KEY UPDATE", "FROM fence.job WHERE name = _name"],
+    ["SELECT pg_try_advisory_xact_lock(1279673923, _job)", "SELECT true"],
+  ],
+  "neither row lock nor bracket nor compare-and-set": [
+    ["FROM fence.job WHERE name = _name FOR NO KEY UPDATE", "FROM fence.job WHERE name = _name"],
+    ["SELECT pg_try_advisory_xact_lock(1279673923, _job)", "SELECT true"],
+    ["WHERE id = _row.id AND generation = _row.generation AND generation < _generation;", "WHERE id = _row.id;"],
+  ],
+  "neither revoke nor assertion": [
+    ["EXECUTE format('REVOKE ALL ON TABLE %s FROM %s CASCADE', _table, _grantee);", "NULL;"],
+    ["IF _open IS NOT NULL THEN", "IF false THEN"],
+  ],
+};
+
+/** The schema with a mutant's edits; undefined without a name. Fails when an edit no longer fits the text. */
+export function mutatedMigrations(name: string | undefined): readonly Migration[] | undefined {
+  if (!name) return undefined;
+  const edits = MUTANTS[name] ?? GROUPS[name];
+  if (!edits) throw new Error(`no such mutant: ${name}`);
+  let migrations = loadMigrations();
+  for (const [from, to] of edits) {
+    if (!migrations.some(({ sql }) => sql.includes(from))) throw new Error(`mutant "${name}" no longer fits: ${from}`);
+    migrations = migrations.map((migration) => ({ ...migration, sql: migration.sql.replace(from, () => to) }));
+  }
+  return migrations;
+}

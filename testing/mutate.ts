@@ -1,0 +1,53 @@
+/**
+ * Removes each safety line of the fence's SQL in turn and says which tests noticed: `node testing/mutate.ts [name …]`.
+ * Takes some ten seconds for each; exits 1 if a removal went unnoticed.
+ */
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { MUTANTS } from "./mutants.ts";
+
+const FILES = ["raise", "gate", "admission", "bounds"].map((name) => `fence/${name}.pg.test.ts`);
+const VERSION = "PostgreSQL 15";
+
+interface Report {
+  readonly testResults: {
+    readonly message: string;
+    readonly assertionResults: { readonly status: string; readonly title: string }[];
+  }[];
+}
+
+const out = mkdtempSync(join(tmpdir(), "fencedjob-mutants-"));
+const names = process.argv.slice(2);
+let survived = 0;
+for (const name of names.length > 0 ? names : Object.keys(MUTANTS)) {
+  const outputFile = join(out, "report.json");
+  rmSync(outputFile, { force: true });
+  spawnSync(
+    "npx",
+    [
+      "vitest",
+      "run",
+      "--project",
+      "postgres",
+      "--reporter=json",
+      `--outputFile=${outputFile}`,
+      "--testTimeout=12000",
+      "-t",
+      VERSION,
+      ...FILES,
+    ],
+    { env: { ...process.env, FENCEDJOB_MUTANT: name }, stdio: "ignore" },
+  );
+  const report = JSON.parse(readFileSync(outputFile, "utf8")) as Report;
+  const failed = report.testResults.flatMap(({ assertionResults, message }) => {
+    const tests = assertionResults.filter(({ status }) => status === "failed").map(({ title }) => title);
+    return tests.length === 0 && message ? [`(start) ${message.split("\n")[0]}`] : tests;
+  });
+  if (failed.length === 0) survived++;
+  process.stdout.write(`${failed.length > 0 ? "noticed " : "SURVIVED"}  ${name}: ${failed.length} failed\n`);
+  for (const title of failed.slice(0, 3)) process.stdout.write(`            ${title}\n`);
+}
+rmSync(out, { recursive: true });
+process.exitCode = survived > 0 ? 1 : 0;

@@ -1,0 +1,217 @@
+/**
+ * The race that INV-3 must survive: many writers, of which most are often stale, against three raisers that are killed
+ * at random; judged by the order of commits (testing/commitorder.ts).
+ *
+ * Most writers are NOT admitted sessions: a raise ends those, so that only the gate stands against the others.
+ */
+import type { Client } from "pg";
+import { enterLockSql, enterSelectSql } from "../fence/enter.ts";
+import { systemClock as clock } from "../platform/clock.ts";
+import type { Random } from "../platform/random.ts";
+import { type CommitOrder, judgeCommitOrder } from "./commitorder.ts";
+import type { Failure, Fenced } from "./fenced.ts";
+import { seededRandom } from "./seeded.ts";
+
+export interface RaceOptions {
+  readonly seed: number;
+  readonly ms: number;
+  readonly writers?: number;
+  readonly raisers?: number;
+}
+
+export interface RaceOutcome extends CommitOrder {
+  /** Transactions refused at the gate. */
+  readonly refused: number;
+  /** Raises that lost to a higher one, and raisers that were killed or cut off. */
+  readonly raisesLost: number;
+  readonly raisersKilled: number;
+  /** Slowest raise that succeeded. */
+  readonly raiseMsMax: number;
+  /** What went wrong otherwise; must be empty. */
+  readonly unexpected: readonly string[];
+}
+
+/** Settings the server must be started with. */
+export const RACE_SETTINGS = { wal_level: "logical", max_connections: "100" };
+
+const LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+
+export async function race(fenced: Fenced, options: RaceOptions): Promise<RaceOutcome> {
+  const run = new Race(fenced, options);
+  await run.prepare();
+  return await run.run();
+}
+
+class Race {
+  readonly #fenced: Fenced;
+  readonly #options: Required<RaceOptions>;
+  readonly #random: Random;
+  readonly #untilMs: number;
+  #jobId = 0;
+  /** Highest generation given to a raiser, and highest one raised. */
+  #issued = 1;
+  #raised = 1;
+  readonly #seen = { refused: 0, raisesLost: 0, raisersKilled: 0, raiseMsMax: 0, unexpected: [] as string[] };
+
+  constructor(fenced: Fenced, options: RaceOptions) {
+    this.#fenced = fenced;
+    this.#options = { writers: 14, raisers: 3, ...options };
+    this.#random = seededRandom(options.seed);
+    this.#untilMs = clock.monoMs() + options.ms;
+  }
+
+  async prepare(): Promise<void> {
+    const admin = await this.#fenced.connectAdmin();
+    await admin.query("CREATE TABLE ledger (id bigserial PRIMARY KEY, generation bigint NOT NULL)");
+    await admin.query("GRANT ALL ON ledger, ledger_id_seq TO invoice_app");
+    await admin.query("SELECT pg_create_logical_replication_slot('judge', 'test_decoding')");
+    this.#jobId = (await this.#fenced.raise(1)).jobId;
+  }
+
+  async run(): Promise<RaceOutcome> {
+    const { writers, raisers } = this.#options;
+    const actors = [
+      ...Array.from({ length: writers }, () => this.#writer()),
+      this.#admittedWriter(),
+      ...Array.from({ length: raisers }, () => this.#raiser()),
+      this.#killer(),
+    ];
+    await Promise.all(actors);
+    const admin = await this.#fenced.connectAdmin();
+    const { rows } = await admin.query(
+      "SELECT data FROM pg_logical_slot_get_changes('judge', NULL, NULL, 'include-xids', '0', 'skip-empty-xacts', '1')",
+    );
+    await admin.query("SELECT pg_drop_replication_slot('judge')");
+    return {
+      ...judgeCommitOrder(
+        rows.map(({ data }) => data),
+        "public.ledger",
+      ),
+      ...this.#seen,
+    };
+  }
+
+  /** Believes in a generation for a while, also after it is over. */
+  async #writer(): Promise<void> {
+    const client = await this.#fenced.connect();
+    if (this.#chance(0.5)) await client.query("SET plan_cache_mode = force_generic_plan");
+    let generation = 1;
+    while (this.#goesOn()) {
+      if (this.#chance(0.3)) generation = this.#raised;
+      await this.#write(client, generation);
+    }
+  }
+
+  /** As the wire's sessions: admitted, ended by the raise, admitted again. */
+  async #admittedWriter(): Promise<void> {
+    while (this.#goesOn()) {
+      const generation = this.#raised;
+      try {
+        const client = await this.#fenced.admit(this.#jobId, generation, { holder: `uid-${generation}` });
+        while (this.#goesOn() && (await this.#write(client, generation)));
+        await client.end();
+      } catch (error) {
+        if (!isRefusal(error) && !isLoss(error)) this.#unexpected("admission", error);
+      }
+    }
+  }
+
+  /** One transaction: at any level, with either way to enter, with pauses between its statements. False: refused. */
+  async #write(client: Client, generation: number): Promise<boolean> {
+    const level = LEVELS[this.#below(LEVELS.length)];
+    try {
+      await client.query(`BEGIN ISOLATION LEVEL ${level} READ WRITE`);
+      await this.#pause(3, 0.3);
+      if (this.#chance(0.5)) await client.query(enterLockSql(this.#jobId, generation));
+      else await client.query({ name: `enter_${generation}`, text: enterSelectSql(this.#jobId, generation) });
+      for (let statement = this.#below(3); statement >= 0; statement--) {
+        await this.#pause(3, 0.5);
+        await client.query("INSERT INTO ledger (generation) VALUES ($1)", [generation]);
+      }
+      await this.#pause(5, 0.3);
+      await client.query("COMMIT");
+      return true;
+    } catch (error) {
+      if (isRefusal(error)) this.#seen.refused++;
+      else if (!isLoss(error)) this.#unexpected("write", error);
+      await client.query("ROLLBACK").catch(() => {});
+      // A stale writer that spins would take the processor from the race.
+      await clock.sleep(2);
+      return false;
+    }
+  }
+
+  async #raiser(): Promise<void> {
+    while (this.#goesOn()) {
+      await this.#pause(60, 1);
+      const generation = ++this.#issued;
+      const abort = new AbortController();
+      const cancel = this.#chance(0.25)
+        ? clock.after(this.#below(25), () => abort.abort(new Error("cut off")))
+        : undefined;
+      try {
+        const raised = await this.#fenced.raise(generation, { drainMs: this.#below(80), signal: abort.signal });
+        this.#raised = Math.max(this.#raised, generation);
+        this.#seen.raiseMsMax = Math.max(this.#seen.raiseMsMax, Math.round(raised.tookMs));
+      } catch (error) {
+        if (abort.signal.aborted) this.#seen.raisersKilled++;
+        else if (isKilledAtStart(error)) this.#seen.raisesLost++;
+        else if ((error as Failure).code === "LF001") this.#seen.raisesLost++;
+        else this.#unexpected(`raise ${generation}`, error);
+      } finally {
+        cancel?.();
+      }
+    }
+  }
+
+  /** Ends server sessions of raisers: they go on under the same nonce, or have lost. */
+  async #killer(): Promise<void> {
+    const admin = await this.#fenced.connectAdmin();
+    while (this.#goesOn()) {
+      await this.#pause(100, 1);
+      const { rowCount } = await admin.query(
+        `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE application_name IN ('fencedjob raise', 'fencedjob drain') ORDER BY (pid * $1::bigint) % 97 LIMIT 1`,
+        [1 + this.#below(96)],
+      );
+      this.#seen.raisersKilled += rowCount ?? 0;
+    }
+  }
+
+  #unexpected(doing: string, error: unknown): void {
+    const { code, message, detail } = error as Failure;
+    this.#seen.unexpected.push(`${doing}: ${code} ${message} ${detail ?? ""}`);
+  }
+
+  #goesOn(): boolean {
+    return clock.monoMs() < this.#untilMs;
+  }
+
+  #chance(probability: number): boolean {
+    return this.#random.unit() < probability;
+  }
+
+  #below(bound: number): number {
+    return Math.floor(this.#random.unit() * bound);
+  }
+
+  async #pause(msMax: number, probability: number): Promise<void> {
+    if (this.#chance(probability)) await clock.sleep(this.#below(msMax));
+  }
+}
+
+function isRefusal(error: unknown): boolean {
+  return ["42501", "42P01", "LF001"].includes((error as Failure).code);
+}
+
+/** The killer met a connection that was just being made: the caller of a raise tries that again. */
+function isKilledAtStart(error: unknown): boolean {
+  const { code, detail } = error as Failure;
+  return code === "LF015" && /57P01|Connection terminated|not queryable|ECONNRESET/.test(detail);
+}
+
+/** The raise ended this session. */
+function isLoss(error: unknown): boolean {
+  const { code, message } = error as Failure;
+  return code === "57P01" || /Connection terminated|not queryable|ECONNRESET|EPIPE/.test(`${message} ${code}`);
+}
