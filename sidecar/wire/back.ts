@@ -79,6 +79,7 @@ export class Back implements MessageHandler {
         return this.#completes(reply.CLOSE);
       case BACK.rowDescription:
       case BACK.noData:
+        if (core.replies.head() & reply.REFUSAL) return DROP;
         if (core.replies.head() === reply.DESCRIBE) core.replies.shift();
         return PASS;
       case BACK.commandComplete:

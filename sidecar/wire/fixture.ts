@@ -47,14 +47,15 @@ export async function startFencedProxy(
     ...options,
   });
   const open: pg.Client[] = [];
+  const { port } = proxy;
   return {
     proxy,
     permit,
-    port: proxy.port,
+    port,
     connect: async (config = {}) => {
       const client = new pg.Client({
         host: "127.0.0.1",
-        port: proxy.port,
+        port,
         user: "anyone",
         password: "ignored",
         database: fenced.address.database,

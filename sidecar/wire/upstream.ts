@@ -40,11 +40,14 @@ export class NotAdmitted extends Error {
   readonly bytes: Buffer;
   /** The gate refused: read the fence row before saying that the generation is over. */
   readonly byGate: boolean;
+  /** pg_hba.conf has no line for this kind of connection, or the TLS handshake failed. */
+  readonly mayTryOtherTls: boolean;
 
-  constructor(text: string, bytes: Buffer, byGate = false) {
+  constructor(text: string, bytes: Buffer, options: { byGate?: boolean; mayTryOtherTls?: boolean } = {}) {
     super(text);
     this.bytes = bytes;
-    this.byGate = byGate;
+    this.byGate = options.byGate ?? false;
+    this.mayTryOtherTls = options.mayTryOtherTls ?? false;
   }
 }
 
@@ -53,6 +56,33 @@ const SSL_REQUEST = Buffer.from([0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]);
 
 /** Throws NotAdmitted. */
 export async function openUpstream(options: UpstreamOptions): Promise<Upstream> {
+  const [first, second] = tlsAttempts(options.address);
+  try {
+    return await attempt({ ...options, address: first });
+  } catch (error) {
+    const another = error instanceof NotAdmitted && error.mayTryOtherTls && !options.signal.aborted;
+    if (!second || !another) throw error;
+    return await attempt({ ...options, address: second });
+  }
+}
+
+/** As libpq: `allow` begins without TLS, `prefer` with it, and each tries the other when the server refuses. */
+function tlsAttempts(address: DatabaseAddress): [DatabaseAddress, DatabaseAddress?] {
+  const { ca: _unverified, ...plain } = address;
+  if (address.sslmode === "allow")
+    return [
+      { ...plain, sslmode: "disable" },
+      { ...plain, sslmode: "require" },
+    ];
+  if (address.sslmode === "prefer")
+    return [
+      { ...plain, sslmode: "prefer" },
+      { ...plain, sslmode: "disable" },
+    ];
+  return [address];
+}
+
+async function attempt(options: UpstreamOptions): Promise<Upstream> {
   const { address, clock, signal } = options;
   let channel: Channel | undefined;
   let late = false;
@@ -85,7 +115,8 @@ function notReached(error: unknown, address: DatabaseAddress): NotAdmitted {
     return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)));
   }
   const fence = toFenceError(error, address, "opening a session");
-  return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)));
+  const mayTryOtherTls = fence.message.includes("no TLS connection");
+  return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)), { mayTryOtherTls });
 }
 
 // ---- socket and TLS ----
@@ -271,7 +302,7 @@ function refusedByServer(fields: ErrorFields, address: DatabaseAddress): NotAdmi
     return new NotAdmitted(fields.get("M") ?? "", errorMessage(BACK.error, fields));
   }
   const fence = toFenceError(asError(fields), address, "opening a session");
-  return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)));
+  return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)), { mayTryOtherTls: sqlState === "28000" });
 }
 
 function asError(fields: ErrorFields): Error {
@@ -308,12 +339,14 @@ function stepFailed(step: SessionStartStep, failure: ErrorFields | undefined, ad
   if (sqlState.startsWith("LF") && failure) {
     // The server's words are ours already; what it says as an ERROR ends a session that has not begun.
     failure.set("S", "FATAL").set("V", "FATAL").delete("W");
-    return new NotAdmitted(failure.get("M") ?? "", errorMessage(BACK.error, failure), sqlState === "LF001");
+    return new NotAdmitted(failure.get("M") ?? "", errorMessage(BACK.error, failure), {
+      byGate: sqlState === "LF001",
+    });
   }
   if (step.onUnexpected === "LF001") {
-    const gate = sqlState === "42501" || sqlState === "42P01";
+    const byGate = sqlState === "42501" || sqlState === "42P01";
     const fence = toFenceError(failure ? asError(failure) : new Error("no error"), address, "entering the gate");
-    return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)), gate);
+    return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)), { byGate });
   }
   const code = codeOfSqlState(sqlState, step.onUnexpected);
   const said = failure ? `PostgreSQL says: ${failure.get("M")} (SQLSTATE ${sqlState}).` : "It was not refused.";

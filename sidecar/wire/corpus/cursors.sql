@@ -1,0 +1,32 @@
+-- Cursors: scrolling, holdable, in functions, and psql's own FETCH_COUNT.
+BEGIN;
+DECLARE a SCROLL CURSOR FOR SELECT i FROM generate_series(1, 10) i;
+FETCH 3 FROM a;
+FETCH BACKWARD 2 FROM a;
+MOVE ABSOLUTE 8 IN a;
+FETCH ALL FROM a;
+CLOSE a;
+CLOSE a;
+ROLLBACK;
+DECLARE outside CURSOR FOR SELECT 1;
+BEGIN;
+DECLARE held CURSOR WITH HOLD FOR SELECT i FROM generate_series(1, 5) i;
+COMMIT;
+FETCH 2 FROM held;
+FETCH ALL FROM held;
+CLOSE held;
+CREATE FUNCTION give() RETURNS refcursor LANGUAGE plpgsql AS $$ DECLARE r refcursor := 'given'; BEGIN OPEN r FOR SELECT 42; RETURN r; END $$;
+BEGIN;
+SELECT give();
+FETCH ALL IN given;
+COMMIT;
+\set FETCH_COUNT 3
+SELECT i FROM generate_series(1, 8) i;
+\unset FETCH_COUNT
+CREATE TABLE w AS SELECT i FROM generate_series(1, 3) i;
+BEGIN;
+DECLARE u CURSOR FOR SELECT * FROM w FOR UPDATE;
+FETCH 1 FROM u;
+UPDATE w SET i = i + 100 WHERE CURRENT OF u;
+COMMIT;
+SELECT * FROM w ORDER BY i;

@@ -1,0 +1,27 @@
+-- INSERT, UPDATE, DELETE, MERGE, upserts, CTEs that write, RETURNING, generated columns, views that can be written.
+CREATE TABLE item (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text UNIQUE, qty int DEFAULT 0, twice int GENERATED ALWAYS AS (qty * 2) STORED);
+INSERT INTO item (name, qty) VALUES ('a', 1), ('b', 2) RETURNING *;
+INSERT INTO item (name, qty) VALUES ('a', 5) ON CONFLICT (name) DO UPDATE SET qty = item.qty + excluded.qty RETURNING *;
+INSERT INTO item (name) VALUES ('a') ON CONFLICT DO NOTHING;
+INSERT INTO item (id, name) VALUES (1, 'c');
+UPDATE item SET qty = qty + 1 WHERE name = 'b' RETURNING id, qty, twice;
+WITH gone AS (DELETE FROM item WHERE name = 'b' RETURNING *) SELECT count(*), sum(qty) FROM gone;
+MERGE INTO item USING (VALUES ('a', 10), ('z', 26)) v (name, qty) ON item.name = v.name WHEN MATCHED THEN UPDATE SET qty = v.qty WHEN NOT MATCHED THEN INSERT (name, qty) VALUES (v.name, v.qty);
+CREATE VIEW cheap AS SELECT * FROM item WHERE qty < 20 WITH CHECK OPTION;
+INSERT INTO cheap (name, qty) VALUES ('v', 3);
+INSERT INTO cheap (name, qty) VALUES ('w', 30);
+SELECT name, qty INTO copied FROM item;
+SELECT * FROM copied ORDER BY name;
+CREATE TEMP TABLE tmp ON COMMIT DROP AS SELECT 1 AS x;
+SELECT * FROM tmp;
+BEGIN;
+CREATE TEMP TABLE tmp ON COMMIT DROP AS SELECT 1 AS x;
+SELECT * FROM tmp;
+COMMIT;
+CREATE TEMP TABLE kept ON COMMIT DELETE ROWS AS SELECT 1 AS x;
+INSERT INTO kept VALUES (2);
+SELECT count(*) FROM kept;
+SELECT * FROM item WHERE name = 'a' FOR UPDATE;
+TABLE item ORDER BY name;
+EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF) INSERT INTO copied VALUES ('explained', 1);
+SELECT count(*) FROM copied;

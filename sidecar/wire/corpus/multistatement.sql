@@ -1,0 +1,13 @@
+-- Several statements in one message, as psql's \; sends them, with transactions inside.
+CREATE TABLE m (i int);
+INSERT INTO m VALUES (1)\; INSERT INTO m VALUES (2)\; SELECT count(*) FROM m;
+INSERT INTO m VALUES (3)\; SELECT 1/0\; INSERT INTO m VALUES (4);
+BEGIN\; INSERT INTO m VALUES (5)\; COMMIT\; INSERT INTO m VALUES (6);
+INSERT INTO m VALUES (7)\; COMMIT\; INSERT INTO m VALUES (8)\; SELECT nosuch;
+BEGIN\; INSERT INTO m VALUES (9);
+ROLLBACK\; INSERT INTO m VALUES (10);
+BEGIN READ ONLY\; SELECT count(*) FROM m\; COMMIT\; INSERT INTO m VALUES (11);
+SELECT 'é' AS "ü"\; SELECT 'ß'\; COMMIT\; SELECT 'ö', nosuch;
+\;
+SELECT 1\;\; SELECT 2;
+SELECT i FROM m ORDER BY i;

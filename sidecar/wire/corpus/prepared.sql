@@ -1,0 +1,25 @@
+-- SQL-level prepared statements, DEALLOCATE, DISCARD, plan changes.
+CREATE TABLE p (i int, t text);
+PREPARE ins (int, text) AS INSERT INTO p VALUES ($1, $2) RETURNING *;
+EXECUTE ins (1, 'a');
+EXECUTE ins (2, 'b');
+BEGIN;
+EXECUTE ins (3, 'c');
+ROLLBACK;
+PREPARE sel AS SELECT * FROM p ORDER BY i;
+EXECUTE sel;
+ALTER TABLE p ADD COLUMN extra int DEFAULT 7;
+EXECUTE sel;
+DEALLOCATE sel;
+EXECUTE sel;
+EXECUTE ins (4, 'd');
+PREPARE sel AS SELECT * FROM p ORDER BY i;
+EXPLAIN (COSTS OFF) EXECUTE sel;
+DEALLOCATE ALL;
+EXECUTE ins (5, 'e');
+DISCARD ALL;
+PREPARE sel2 AS SELECT count(*) FROM p;
+EXECUTE sel2;
+DISCARD PLANS;
+EXECUTE sel2;
+PREPARE sel2 AS SELECT 1;

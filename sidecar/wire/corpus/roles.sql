@@ -1,0 +1,22 @@
+-- What the session is, SET ROLE to itself, privileges, row level security.
+SELECT session_user = current_user;
+SET ROLE NONE;
+SET ROLE nosuch;
+CREATE TABLE secret (owner text, v int);
+ALTER TABLE secret ENABLE ROW LEVEL SECURITY;
+ALTER TABLE secret FORCE ROW LEVEL SECURITY;
+CREATE POLICY own ON secret USING (owner = current_setting('app.owner', true));
+INSERT INTO secret VALUES ('me', 1);
+SELECT set_config('app.owner', 'me', false);
+INSERT INTO secret VALUES ('me', 1);
+INSERT INTO secret VALUES ('you', 2);
+SELECT * FROM secret;
+BEGIN;
+SELECT set_config('app.owner', 'you', true);
+SELECT * FROM secret;
+COMMIT;
+SELECT * FROM secret;
+GRANT SELECT ON secret TO PUBLIC;
+REVOKE SELECT ON secret FROM PUBLIC;
+SELECT has_table_privilege('secret', 'SELECT');
+CREATE ROLE cannot;

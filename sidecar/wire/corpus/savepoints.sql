@@ -1,0 +1,27 @@
+-- Nested savepoints, rollback to before and after work, release, errors in between.
+CREATE TABLE s (i int PRIMARY KEY);
+BEGIN;
+SAVEPOINT first;
+INSERT INTO s VALUES (1);
+SAVEPOINT second;
+INSERT INTO s VALUES (2);
+INSERT INTO s VALUES (1);
+SELECT 'ignored';
+ROLLBACK TO second;
+INSERT INTO s VALUES (3);
+RELEASE SAVEPOINT second;
+ROLLBACK TO first;
+INSERT INTO s VALUES (4);
+ROLLBACK TO SAVEPOINT nosuch;
+ROLLBACK TO first;
+INSERT INTO s VALUES (5);
+COMMIT;
+SELECT * FROM s;
+SAVEPOINT outside;
+\set ON_ERROR_ROLLBACK on
+BEGIN;
+INSERT INTO s VALUES (6);
+INSERT INTO s VALUES (5);
+INSERT INTO s VALUES (7);
+COMMIT;
+SELECT * FROM s ORDER BY i;

@@ -1,0 +1,200 @@
+/** Logging in to the server for clients that have no credentials, and what they are told when that fails. */
+import { execFileSync } from "node:child_process";
+import { chmodSync, chownSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import type { DatabaseAddress } from "../../fence/database.ts";
+import { makeRole } from "../../fence/role.ts";
+import { type Failure, type Fenced, failure, startFenced } from "../../testing/fenced.ts";
+import { freePort } from "../../testing/postgres.ts";
+import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+
+const NOBODY = 65534;
+
+/** An authority, a certificate of it for localhost, and another authority. */
+function certificates(): string {
+  const dir = mkdtempSync(join(tmpdir(), "fencedjob-tls-"));
+  const openssl = (...args: string[]): Buffer =>
+    execFileSync("openssl", args, { cwd: dir, stdio: ["ignore", "pipe", "pipe"] });
+  for (const ca of ["ca", "other"]) {
+    openssl(
+      "req",
+      "-x509",
+      "-newkey",
+      "ec",
+      "-pkeyopt",
+      "ec_paramgen_curve:P-256",
+      "-nodes",
+      "-keyout",
+      `${ca}.key`,
+      "-out",
+      `${ca}.crt`,
+      "-subj",
+      `/CN=${ca}`,
+      "-days",
+      "2",
+    );
+  }
+  openssl(
+    "req",
+    "-new",
+    "-newkey",
+    "ec",
+    "-pkeyopt",
+    "ec_paramgen_curve:P-256",
+    "-nodes",
+    "-keyout",
+    "server.key",
+    "-out",
+    "server.csr",
+    "-subj",
+    "/CN=localhost",
+    "-addext",
+    "subjectAltName=DNS:localhost",
+  );
+  openssl(
+    "x509",
+    "-req",
+    "-in",
+    "server.csr",
+    "-CA",
+    "ca.crt",
+    "-CAkey",
+    "ca.key",
+    "-CAcreateserial",
+    "-out",
+    "server.crt",
+    "-days",
+    "2",
+    "-copy_extensions",
+    "copy",
+  );
+  chmodSync(dir, 0o755);
+  for (const file of readdirSync(dir)) {
+    chmodSync(join(dir, file), 0o600);
+    if (process.getuid?.() === 0) chownSync(join(dir, file), NOBODY, NOBODY);
+  }
+  return dir;
+}
+
+describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+  let fenced: Fenced;
+  let tls: string;
+  const proxies: ProxyOfTest[] = [];
+  let generation = 0;
+
+  beforeAll(async () => {
+    tls = certificates();
+    fenced = await startFenced({
+      version,
+      settings: { ssl: "on", ssl_cert_file: join(tls, "server.crt"), ssl_key_file: join(tls, "server.key") },
+      hba: [
+        "host all by_md5 127.0.0.1/32 md5",
+        "host all by_scram 127.0.0.1/32 scram-sha-256",
+        "host all by_password 127.0.0.1/32 password",
+        "hostssl all by_tls 127.0.0.1/32 scram-sha-256",
+        "hostnossl all by_tls 127.0.0.1/32 reject",
+        "host all all 127.0.0.1/32 trust",
+      ],
+    });
+    const admin = await fenced.connectAdmin();
+    for (const name of ["by_scram", "by_password", "by_tls"])
+      await makeRole(fenced.admin, { name, password: "pässword, =" });
+    await makeRole(fenced.admin, { name: "by_md5" });
+    await admin.query("SET password_encryption = 'md5'");
+    await admin.query("ALTER ROLE by_md5 PASSWORD 'pässword, ='");
+  });
+  afterAll(async () => {
+    for (const proxy of proxies) await proxy.stop();
+    await fenced.stop();
+    rmSync(tls, { recursive: true, force: true });
+  });
+
+  /** A proxy that logs in as `address` says; the raise itself goes as the plain application role. */
+  async function proxyTo(address: Partial<DatabaseAddress>): Promise<ProxyOfTest> {
+    const job = { ...fenced.job(`login-${++generation}`), address: fenced.address };
+    const proxy = await startFencedProxy(job, 1, { address: { ...fenced.address, ...address } });
+    proxies.push(proxy);
+    return proxy;
+  }
+  const ca = (name: string): string => readFileSync(join(tls, `${name}.crt`), "utf8");
+  const whoami = "SELECT current_user AS user, ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+
+  test.each([["by_md5"], ["by_scram"], ["by_password"]])("%s", async (user) => {
+    const proxy = await proxyTo({ user, password: "pässword, =" });
+    const client = await proxy.connect();
+    expect((await client.query(whoami)).rows).toEqual([{ user, ssl: false }]);
+    const refused = await failure((await proxyTo({ user, password: "wrong" })).connect());
+    expect(refused).toMatchObject({ severity: "FATAL", code: "LF015" });
+    expect(refused.message).toMatch(/refuses the password of role/);
+    const without = await failure((await proxyTo({ user })).connect());
+    expect(without.message).toMatch(/^LF015: .*asks for a password, and none is given/);
+  });
+
+  test("what the client sends as user and password does not matter", async () => {
+    const client = await (await proxyTo({})).connect({ user: "somebody", password: "else" });
+    expect((await client.query(whoami)).rows[0].user).toBe("invoice_app");
+  });
+
+  test.each<[DatabaseAddress["sslmode"], string, string | undefined, boolean]>([
+    ["disable", "127.0.0.1", undefined, false],
+    ["allow", "127.0.0.1", undefined, false],
+    ["prefer", "127.0.0.1", undefined, true],
+    ["require", "127.0.0.1", undefined, true],
+    ["require", "127.0.0.1", "ca", true],
+    ["verify-ca", "127.0.0.1", "ca", true],
+    ["verify-full", "localhost", "ca", true],
+  ])("sslmode=%s to %s with authority %s → TLS %s", async (sslmode, host, authority, ssl) => {
+    const client = await (await proxyTo({ sslmode, host, ...(authority ? { ca: ca(authority) } : {}) })).connect();
+    expect((await client.query(whoami)).rows[0].ssl).toBe(ssl);
+    // Large answers and cancels go through TLS as well.
+    expect((await client.query("SELECT repeat('x', 3000000) AS x")).rows[0].x.length).toBe(3_000_000);
+  });
+
+  test.each<[string, Partial<DatabaseAddress>]>([
+    ["verify-ca with another authority", { sslmode: "verify-ca" }],
+    ["require with another authority", { sslmode: "require" }],
+    ["verify-full with a name that is not in the certificate", { sslmode: "verify-full", host: "127.0.0.1", ca: "" }],
+  ])("is refused: %s", async (_what, address) => {
+    const error = await failure((await proxyTo({ ...address, ca: ca(address.ca === "" ? "ca" : "other") })).connect());
+    expect(error).toMatchObject({ severity: "FATAL", code: "LF015" });
+    expect(error.message).toMatch(/no TLS connection/);
+  });
+
+  test("sslmode=allow goes over to TLS where the server demands it", async () => {
+    const client = await (await proxyTo({ user: "by_tls", password: "pässword, =", sslmode: "allow" })).connect();
+    expect((await client.query(whoami)).rows).toEqual([{ user: "by_tls", ssl: true }]);
+  });
+
+  test.each<[string, Partial<DatabaseAddress>, RegExp]>([
+    ["a superuser", { user: "postgres" }, /^LF010: /],
+    ["a role without the fence's rights", { user: "outsider" }, /^LF01[12]: /],
+    ["a database that does not exist", { database: "nowhere" }, /^LF015: database "nowhere" does not exist/],
+  ])("is refused with the reason: %s", async (_what, address, want) => {
+    await (await fenced.connectAdmin()).query("DROP ROLE IF EXISTS outsider; CREATE ROLE outsider LOGIN");
+    const proxy = await proxyTo(address);
+    const error = await failure(proxy.connect(address.database ? { database: address.database } : {}));
+    expect(error.message).toMatch(want);
+    expect(error).toMatchObject({ severity: "FATAL" });
+    expect(error.hint).toBeTruthy();
+  });
+
+  test("an unreachable server is LF015 that names the address", async () => {
+    const port = await freePort();
+    const error = await failure((await proxyTo({ port })).connect());
+    expect(error).toMatchObject({ code: "LF015", severity: "FATAL" });
+    expect(error.message).toContain(`127.0.0.1:${port}`);
+  });
+
+  test("another database name is refused, and the right one named", async () => {
+    const error: Failure = await failure((await proxyTo({})).connect({ database: "else" }));
+    expect(error).toMatchObject({ code: "3D000", severity: "FATAL" });
+    expect(error.hint).toContain("dbname=postgres");
+  });
+
+  test("a client's bad setting is the server's own error", async () => {
+    const error = await failure((await proxyTo({})).connect({ options: "-c nosuch=1" }));
+    expect(error).toMatchObject({ code: "42704", severity: "FATAL" });
+  });
+});
