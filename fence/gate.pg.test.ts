@@ -99,6 +99,32 @@ describe.each(postgresVersions().found)("the gate on PostgreSQL %i", (version) =
     },
   );
 
+  test.each(ISOLATION)(
+    "INV-3: takeover before, between and during the old transaction's statements, at %s",
+    async (level) => {
+      await newJob();
+      await admin.query(`CREATE TABLE kept_${count} (step text); GRANT ALL ON kept_${count} TO invoice_app`);
+      const insert = (step: string): string => `INSERT INTO kept_${count} VALUES ('${step}')`;
+      const begin = `BEGIN ISOLATION LEVEL ${level} READ WRITE`;
+      const [before, between, during, done] = await Promise.all([1, 2, 3, 4].map(() => job.admit(jobId, 1)));
+      const outside = await fenced.connect(); // no session that a raise could end: only the gate stands against it
+      await done!.query(`${begin}; ${enterLockSql(jobId, 1)}; ${insert("in time")}; COMMIT`);
+      await before!.query(begin);
+      await outside.query(begin);
+      await between!.query(`${begin}; ${enterLockSql(jobId, 1)}; ${insert("between")}`);
+      await during!.query(begin);
+      await during!.query(enterSelectSql(jobId, 1));
+      const running = failure(during!.query(`${insert("during")}; SELECT pg_sleep(20)`));
+      await until(admin, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep')");
+      expect(await job.raise(2, { drainMs: 50 })).toMatchObject({ sessionsEnded: 4 });
+      expect(await failure(outside.query(enterSelectSql(jobId, 1)))).toMatchObject({ code: "42501" });
+      expect(await running).toMatchObject({ code: "57P01" });
+      for (const client of [before!, between!, done!]) await expect(client.query("COMMIT")).rejects.toThrow();
+      const { rows } = await admin.query(`SELECT step FROM kept_${count}`);
+      expect(rows).toEqual([{ step: "in time" }]);
+    },
+  );
+
   test("INV-3: a raise that is rolled back leaves the old gate open and no other", async () => {
     await newJob();
     const raiser = await fenced.connectAdmin();
