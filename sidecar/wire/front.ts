@@ -225,7 +225,8 @@ export class Front implements MessageHandler {
     this.#beginGroup();
     if (blocked) return this.#refuseGroup(blocked);
     if (statement?.kind === "twoPhase") return this.#refuseGroup(twoPhaseRefused(statement.words));
-    const fenced = statement === undefined || statement.kind === "noBlock";
+    const inBlock = statement?.kind === "noBlock" || statement?.kind === "inBlock";
+    const fenced = statement === undefined || (inBlock && core.status !== IDLE);
     if (statement?.kind === "noBlock" && core.status === IDLE)
       return this.#refuseGroup(cannotBeInBlock(statement.words));
     if (fenced && !core.entered && core.status !== FAILED) this.#enter();
@@ -296,6 +297,7 @@ export class Front implements MessageHandler {
       if (core.status === IDLE) core.groupCommits = true;
       return;
     }
+    if (statement.kind === "inBlock") return;
     core.unpredictable = true;
     switch (statement.kind) {
       case "begin":

@@ -98,6 +98,8 @@ class Walk {
       case "plain":
       case "noBlock":
         return true;
+      case "inBlock":
+        return this.#open || !single;
       case "begin":
         // A lone BEGIN goes bare and the next message enters; in a longer text the fence cannot wait.
         return !single;

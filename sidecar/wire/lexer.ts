@@ -19,6 +19,8 @@ export type StatementKind =
   | "session"
   /** SET SESSION CHARACTERISTICS / default_transaction_read_only: the client's own default. */
   | "setDefault"
+  /** Fenced in a block; outside of one the server refuses it: SAVEPOINT, LOCK, DECLARE without hold. */
+  | "inBlock"
   /** Runs outside of any block only: VACUUM, CREATE INDEX CONCURRENTLY, CREATE DATABASE … */
   | "noBlock"
   /** PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED. */
@@ -86,7 +88,7 @@ export function lexFirst(bytes: Buffer, start: number, end: number, options: Lex
 
 /** A statement beginning with another word is plain, whatever follows. */
 const TELLING_WORDS = new Set(
-  "BEGIN START COMMIT END PREPARE ABORT ROLLBACK SET RESET SHOW LISTEN UNLISTEN DISCARD DEALLOCATE CHECKPOINT VACUUM CLUSTER REINDEX CREATE DROP ALTER".split(
+  "BEGIN START COMMIT END PREPARE ABORT ROLLBACK SET RESET SHOW LISTEN UNLISTEN DISCARD DEALLOCATE CHECKPOINT SAVEPOINT RELEASE LOCK DECLARE VACUUM CLUSTER REINDEX CREATE DROP ALTER".split(
     " ",
   ),
 );
@@ -333,6 +335,12 @@ function kindOfStatement(words: readonly string[]): StatementKind {
       return words.includes("TO") ? "rollbackTo" : "rollback";
     case "SET":
       return kindOfSet(second, third, words);
+    case "SAVEPOINT":
+    case "RELEASE":
+    case "LOCK":
+      return "inBlock";
+    case "DECLARE":
+      return words.includes("HOLD") && !words.includes("WITHOUT") ? "plain" : "inBlock";
     case "RESET":
       return second === "DEFAULT_TRANSACTION_READ_ONLY" ? "setDefault" : "session";
     default:

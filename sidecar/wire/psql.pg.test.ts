@@ -4,8 +4,9 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { install } from "../../fence/client.ts";
 import { type Fenced, startFenced } from "../../testing/fenced.ts";
-import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+import { startFencedProxy } from "./fixture.ts";
 
 const CORPUS = join(import.meta.dirname, "corpus");
 const PSQL = "/usr/bin/psql";
@@ -22,7 +23,7 @@ async function runScript(file: string, port: number, database: string): Promise<
 function normalized(text: string, database: string): string {
   return text
     .replaceAll(/PID \d+/g, "PID n")
-    .replaceAll(database, "DATABASE")
+    .replaceAll(`"${database}"`, "DATABASE")
     .replaceAll(/^psql:[^ ]*?(\w+\.sql:\d+)/gm, "psql:$1");
 }
 
@@ -31,38 +32,33 @@ if (why) console.warn(`skipped: ${why}`);
 
 describe.skipIf(why).each([15, 18] as const)("PostgreSQL %i", (version) => {
   let fenced: Fenced;
-  let proxied: ProxyOfTest;
 
   beforeAll(async () => {
     fenced = await startFenced({ version });
     const admin = await fenced.connectAdmin();
-    for (const name of ["corpus_direct", "corpus_proxied"])
-      await admin.query(`CREATE DATABASE ${name} TEMPLATE template0`);
+    await admin.query("CREATE DATABASE corpus");
+    await install({ ...fenced.admin, database: "corpus" });
   });
-  afterAll(async () => {
-    await proxied?.stop();
-    await fenced.stop();
-  });
+  afterAll(() => fenced.stop());
 
   test.each(scripts)("%s", async (script) => {
     const admin = await fenced.connectAdmin();
-    const [direct, database] = [`direct_${version}`, `proxied_${version}`];
-    for (const name of [direct, database]) {
+    const file = join(CORPUS, script);
+    for (const name of ["direct", "proxied"]) {
       await admin.query(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`);
-      await admin.query(`CREATE DATABASE ${name} OWNER invoice_app TEMPLATE postgres`);
+      await admin.query(`CREATE DATABASE ${name} OWNER invoice_app TEMPLATE corpus`);
     }
-    const { install } = await import("../../fence/client.ts");
-    await install({ ...fenced.admin, database });
-    const job = { ...fenced.job("corpus"), address: { ...fenced.address, database } };
-    const { raise } = job;
+    await admin.end();
+    const address = { ...fenced.address, database: "proxied" };
+    const job = fenced.job("corpus");
     const proxy = await startFencedProxy(
-      { ...job, raise: (generation, options) => raise(generation, { address: job.address, ...options }) },
+      { ...job, address, raise: (generation) => job.raise(generation, { address }) },
       1,
     );
     try {
-      const want = await runScript(join(CORPUS, script), fenced.postgres.port, direct);
-      expect(await runScript(join(CORPUS, script), proxy.port, database)).toBe(want);
-      expect(want).toContain(readFileSync(join(CORPUS, script), "utf8").split("\n")[0]);
+      const want = await runScript(file, fenced.postgres.port, "direct");
+      expect(await runScript(file, proxy.port, "proxied")).toBe(want);
+      expect(want).toContain(readFileSync(file, "utf8").split("\n")[0]);
     } finally {
       await proxy.stop();
     }
