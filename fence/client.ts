@@ -88,7 +88,7 @@ export async function raise(address: DatabaseAddress, identity: FenceIdentity, o
   }
   const startedMs = clock.monoMs();
   const deadlineMs = startedMs + options.drainMs + RAISE_GRACE_MS;
-  const run = { sessionsEnded: 0, connected: false };
+  const run: RaiseRun = { sessionsEnded: new Set(), connected: false };
   for (let attempt = 1; ; attempt++) {
     try {
       const raised = await raiseOnce(address, identity, options, deadlineMs, run);
@@ -105,7 +105,8 @@ export async function raise(address: DatabaseAddress, identity: FenceIdentity, o
 }
 
 interface RaiseRun {
-  sessionsEnded: number;
+  /** By name: an attempt that failed ended sessions too, and one session may be told to end twice. */
+  readonly sessionsEnded: Set<string>;
   /** We were let in once: what is lost from then on is worth another try, and may have been done. */
   connected: boolean;
 }
@@ -123,7 +124,7 @@ async function raiseOnce(
   return await withConnection(address, connection, async (client) => {
     run.connected = true;
     const pid = await begin(client, address, leftMs());
-    const drain = new Drain(address, identity, { clock, signal, pid });
+    const drain = new Drain(address, identity, { clock, signal, pid, sessionsEnded: run.sessionsEnded });
     try {
       const begun = await client.query("SELECT id FROM fence.raise_begin($1, $2, $3, $4)", [
         identity.fenceName,
@@ -148,19 +149,18 @@ async function raiseOnce(
       // The fence is raised: tables of older generations that somebody still holds are dropped by a later raise.
       await client.query("SELECT fence.sweep($1)", [jobId]).catch(() => {});
       const [raised] = rows;
-      run.sessionsEnded += drain.sessionsEnded + raised.sessions_ended;
+      for (const session of raised.sessions_ended) run.sessionsEnded.add(session);
       return {
         jobId,
         generation: identity.generation,
         previousGeneration: raised.previous_generation === null ? null : Number(raised.previous_generation),
         previousIssuer: raised.previous_issuer,
         incarnation: raised.incarnation,
-        sessionsEnded: run.sessionsEnded,
+        sessionsEnded: run.sessionsEnded.size,
         checkpoint: raised.checkpoint,
       };
     } catch (error) {
       await drain.stop();
-      run.sessionsEnded += drain.sessionsEnded;
       throw isWaitTooLong(error) ? drain.blocked(error) : error;
     }
   });

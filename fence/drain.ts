@@ -13,6 +13,8 @@ export interface DrainOptions {
   readonly signal: AbortSignal | undefined;
   /** Server process of the raise that waits. */
   readonly pid: number;
+  /** Receives the names of the sessions that were ended. */
+  readonly sessionsEnded: Set<string>;
 }
 
 interface Blocker {
@@ -25,16 +27,18 @@ interface Blocker {
 }
 
 const LOOK_MS = 50;
+const LAST_LOOK_MS_MAX = 1000;
 const CONNECTION_MS_MAX = 60_000;
 const BLOCKERS_MAX = 5;
 
 export class Drain {
-  /** Sessions ended so far. */
-  sessionsEnded = 0;
   readonly #address: DatabaseAddress;
   readonly #identity: FenceIdentity;
   readonly #options: DrainOptions;
+  /** No further look … */
   readonly #stopped = new AbortController();
+  /** … and not even the end of the present one. */
+  readonly #cut = new AbortController();
   #blockers: readonly Blocker[] = [];
   #trouble: unknown;
   #running: Promise<void> = Promise.resolve();
@@ -52,21 +56,24 @@ export class Drain {
     });
   }
 
-  /** The raise has ended, one way or the other. */
+  /** The raise has ended, one way or the other. Lets a look finish that ended sessions, so that they are counted. */
   async stop(): Promise<void> {
     this.#stopped.abort();
+    const cancel = this.#options.clock.after(LAST_LOOK_MS_MAX, () => this.#cut.abort());
     await this.#running;
+    cancel();
   }
 
   async #run(jobId: number, drainMs: number): Promise<void> {
     const { clock, signal: outer } = this.#options;
-    const signal = outer ? AbortSignal.any([outer, this.#stopped.signal]) : this.#stopped.signal;
-    await clock.sleep(drainMs, signal);
-    const connection = { clock, signal, timeoutMs: CONNECTION_MS_MAX, doing: "drain" };
+    const alsoOuter = (inner: AbortSignal): AbortSignal => (outer ? AbortSignal.any([outer, inner]) : inner);
+    const stopped = alsoOuter(this.#stopped.signal);
+    await clock.sleep(drainMs, stopped);
+    const connection = { clock, signal: alsoOuter(this.#cut.signal), timeoutMs: CONNECTION_MS_MAX, doing: "drain" };
     await onDatabase(this.#address, connection, async (client) => {
-      for (;;) {
+      while (!stopped.aborted) {
         await this.#look(client, jobId);
-        await clock.sleep(LOOK_MS, signal);
+        await clock.sleep(LOOK_MS, stopped);
       }
     });
   }
@@ -74,7 +81,7 @@ export class Drain {
   async #look(client: Client, jobId: number): Promise<void> {
     // Again and again: while we wait for somebody else, an old client may come back in.
     const ended = await client.query("SELECT fence.end_sessions($1, $2) AS ended", [jobId, this.#identity.generation]);
-    this.sessionsEnded += ended.rows[0].ended;
+    for (const session of ended.rows[0].ended) this.#options.sessionsEnded.add(session);
     const { rows } = await client.query("SELECT * FROM fence.blockers($1, $2)", [this.#options.pid, jobId]);
     // Empty for an instant between two locks: keep the last that was seen.
     if (rows.length > 0) this.#blockers = rows;

@@ -33,7 +33,7 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   ],
   "the gate is locked ACCESS EXCLUSIVE": [["IN EXCLUSIVE MODE", "IN ACCESS EXCLUSIVE MODE"]],
   "older sessions are not ended": [
-    ["sessions_ended := fence.end_sessions(_row.id, _generation);", "sessions_ended := 0;"],
+    ["sessions_ended := fence.end_sessions(_row.id, _generation);", "sessions_ended := '{}';"],
   ],
   "sessions are ended by pid alone": [
     [

@@ -103,13 +103,14 @@ BEGIN
 END $$;
 
 -- Ends every registered session of generations older than this one, and waits a moment for them to be gone. Returns
--- how many were ended; fails if one cannot be, because it might not be refused either.
-CREATE FUNCTION fence.end_sessions(_job integer, _generation bigint) RETURNS integer
+-- which (a name each, so that two calls do not count one session twice); fails if one cannot be ended, because it might
+-- not be refused either.
+CREATE FUNCTION fence.end_sessions(_job integer, _generation bigint) RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, fence, pg_temp AS $$
 DECLARE
   _wait_until timestamptz := clock_timestamp() + interval '500 milliseconds';
   _session record;
-  _ended integer := 0;
+  _ended text[] := '{}';
 BEGIN
   PERFORM pg_stat_clear_snapshot();
   FOR _session IN
@@ -124,7 +125,7 @@ BEGIN
         RAISE insufficient_privilege;
       END IF;
       IF pg_terminate_backend(_session.pid) THEN
-        _ended := _ended + 1;
+        _ended := _ended || (_session.pid || ' ' || extract(epoch FROM _session.backend_start));
       END IF;
     EXCEPTION WHEN insufficient_privilege THEN
       PERFORM fence.refuse('LF012', format('a session of the older generation %s cannot be ended', _session.generation),

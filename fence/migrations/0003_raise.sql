@@ -61,7 +61,7 @@ $$;
 -- The whole raise. The caller's COMMIT makes it hold; anything else leaves the fence as it was.
 CREATE FUNCTION fence.raise(_name text, _generation bigint, _holder text, _holder_name text, _nonce text, _issuer text,
   OUT job_id integer, OUT previous_generation bigint, OUT previous_issuer text, OUT incarnation text,
-  OUT sessions_ended integer, OUT checkpoint jsonb)
+  OUT sessions_ended text[], OUT checkpoint jsonb)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, fence, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -75,7 +75,7 @@ BEGIN
   previous_generation := nullif(_row.generation, 0);
   previous_issuer := _row.issuer;
   incarnation := fence.incarnation();
-  sessions_ended := 0;
+  sessions_ended := '{}';
   IF _row.generation = _generation THEN
     SELECT max(c.generation) INTO previous_generation FROM fence.claim c WHERE c.job_id = _row.id AND c.generation < _generation;
     SELECT c.progress INTO checkpoint FROM fence.claim c
