@@ -5,6 +5,7 @@
  * Does NOT guess from the client's side what the server does: every swallowed reply is matched with the request it
  * answers, and an answer that does not fit ends the session rather than reach the client.
  */
+import { isFenceCode } from "../../fence/codes.ts";
 import type { Core } from "./core.ts";
 import { errorBytes, lostError } from "./errors.ts";
 import { type Action, DROP, Framer, HOLD, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
@@ -18,7 +19,6 @@ import {
   FAILED,
   IDLE,
   parameterStatus,
-  query,
 } from "./messages.ts";
 import * as reply from "./replies.ts";
 import { isLoss, type Verdict } from "./verdict.ts";
@@ -70,7 +70,7 @@ export class Back implements MessageHandler {
     const core = this.#core;
     switch (type) {
       case BACK.dataRow:
-        return PASS;
+        return core.replies.head() & reply.OWN ? DROP : PASS;
       case BACK.parseComplete:
         return this.#completes(reply.PARSE);
       case BACK.bindComplete:
@@ -79,7 +79,7 @@ export class Back implements MessageHandler {
         return this.#completes(reply.CLOSE);
       case BACK.rowDescription:
       case BACK.noData:
-        if (core.replies.head() & reply.REFUSAL) return DROP;
+        if (core.replies.head() & (reply.REFUSAL | reply.OWN)) return DROP;
         if (core.replies.head() === reply.DESCRIBE) core.replies.shift();
         return PASS;
       case BACK.commandComplete:
@@ -166,8 +166,10 @@ export class Back implements MessageHandler {
       return PASS;
     }
     const fields = errorFields(bytes, start, end);
+    const ownQuery = core.replies.head() === (reply.QUERY | reply.OWN);
     const severity = fields.get("V") ?? fields.get("S");
     if (severity === "FATAL" || severity === "PANIC") return this.#fatal(bytes, start, end, fields);
+    if (ownQuery) return this.#ownQueryFails(fields);
     if (core.refusing && this.#isRefusal()) return this.#refused();
     const code = fields.get("C") ?? "";
     if (this.#fromEntering() && !NOT_ABOUT_OWNERSHIP.has(code)) {
@@ -184,6 +186,15 @@ export class Back implements MessageHandler {
     this.#failed();
     if (!moved) return PASS;
     this.#push(moved);
+    return DROP;
+  }
+
+  #ownQueryFails(fields: ErrorFields): Action {
+    const core = this.#core;
+    if (core.bracket === "opening") {
+      core.bracketFailure = errorMessage(BACK.error, fields);
+      if (isFenceCode(fields.get("C"))) this.#front.lost();
+    }
     return DROP;
   }
 
@@ -313,8 +324,20 @@ export class Back implements MessageHandler {
       core.refusing = undefined;
     }
     const action = (head & reply.OWN) !== 0 ? DROP : PASS;
+    if (core.bracket === "opening") this.#bracketAnswered();
     if (core.replies.readies === 0) this.#settle(status);
     return action;
+  }
+
+  /** The bracket is open, or is closed again because it did not open: then the client gets the reason. */
+  #bracketAnswered(): void {
+    const core = this.#core;
+    const failed = core.bracketFailure !== undefined;
+    core.bracket = failed ? "none" : "open";
+    if (!failed && core.readOnlyDefault) return;
+    const next = failed ? core.fence.bracketClose : core.fence.defaultWritable;
+    core.host.toServer.push(next, 0, next.length);
+    core.replies.push(reply.QUERY | reply.OWN);
   }
 
   /** Nothing is in flight: the server's word on the transaction is the last one. */
@@ -334,10 +357,10 @@ export class Back implements MessageHandler {
       core.readOnlyDefaultTold = core.readOnlyDefault;
       this.#push(parameterStatus("default_transaction_read_only", core.readOnlyDefault ? "on" : "off"));
     }
-    if (core.seatBeltOpen && core.status === IDLE && !core.inGroup) {
+    if (core.seatBeltOpen && core.bracket === "none" && core.status === IDLE && !core.inGroup) {
       core.seatBeltOpen = false;
-      const close = query("SET default_transaction_read_only=on");
-      core.host.toServer.push(close, 0, close.length);
+      const { defaultReadOnly } = core.fence;
+      core.host.toServer.push(defaultReadOnly, 0, defaultReadOnly.length);
       core.replies.push(reply.QUERY | reply.OWN);
       return;
     }

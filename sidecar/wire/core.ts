@@ -4,13 +4,13 @@
  */
 
 import type { FenceIdentity } from "../../fence/database.ts";
-import { enterLockSql, enterSelectSql } from "../../fence/enter.ts";
+import { bracketSql, enterLockSql, enterSelectSql } from "../../fence/enter.ts";
 import type { PermitState } from "../../lease/permit.ts";
 import type { Counters } from "./counters.ts";
 import type { WireError } from "./errors.ts";
 import type { Sink } from "./framer.ts";
 import type { Statement } from "./lexer.ts";
-import { bind, closePortal, closeStatement, execute, IDLE, parse } from "./messages.ts";
+import { bind, closePortal, closeStatement, execute, IDLE, parse, query } from "./messages.ts";
 import { ReplyQueue } from "./replies.ts";
 import type { Verdict } from "./verdict.ts";
 
@@ -52,15 +52,26 @@ export interface FenceBytes {
   /** The same inside a block, where the client's unnamed portal may be alive: Bind, Execute, Close of a named one. */
   readonly makeWritableInBlock: Buffer;
   readonly enterInBlock: Buffer;
+  /** Simple queries around a statement that no transaction can hold the gate for (fence/enter.ts, bracketSql). */
+  readonly bracketOpen: Buffer;
+  readonly bracketClose: Buffer;
+  readonly defaultWritable: Buffer;
+  readonly defaultReadOnly: Buffer;
 }
 
 const WRITABLE_STATEMENT = "_fencedjob_writable";
 const ENTER_STATEMENT = "_fencedjob_enter";
 const LOCK_STATEMENT = "_fencedjob_lock";
 
-export function fenceBytes(jobId: number, generation: number): FenceBytes {
+export function fenceBytes(jobId: number, identity: FenceIdentity): FenceBytes {
+  const { generation } = identity;
   const lock = `${enterLockSql(jobId, generation)};`;
+  const bracket = bracketSql(jobId, identity);
   return {
+    bracketOpen: query(bracket.open),
+    bracketClose: query(bracket.close),
+    defaultWritable: query("SET default_transaction_read_only=off"),
+    defaultReadOnly: query("SET default_transaction_read_only=on"),
     writableText: Buffer.from(`SET TRANSACTION READ WRITE;${lock}`),
     readOnlyText: Buffer.from(lock),
     // Not SET TRANSACTION READ WRITE: outside of a block it warns, once per transaction, in the server's log too.
@@ -124,6 +135,14 @@ export class Core {
   dropping = false;
   /** A cancel request is under way: what comes next must not be hit by it. */
   cancelling = false;
+
+  /**
+   * Around a statement outside of transactions. `opening`: its own statements are in flight, the client's message is
+   * held; `open`: the message goes bare, and the bracket closes behind it.
+   */
+  bracket: "none" | "opening" | "open" = "none";
+  /** Why the bracket did not open. */
+  bracketFailure: Buffer | undefined;
 
   query: QueryInFlight | undefined;
   /** The refusal whose error goes to the client in place of the server's. */

@@ -79,11 +79,12 @@ export function unconfirmedError(identity: FenceIdentity, endedMsAgo: number): W
   });
 }
 
-export function cannotBeInBlock(words: string): WireError {
+export function besideBracket(): WireError {
   return fenceWireError("LF020", {
-    message: `the proxy does not support ${words} yet`,
-    detail: "It cannot run inside a transaction, so the fence cannot be held while it runs.",
-    hint: "Run it as an administrator over a direct connection, while no other generation is being raised.",
+    message: "the proxy does not support other statements beside one that runs outside of transactions",
+    detail:
+      "CALL, DO, VACUUM, CREATE INDEX CONCURRENTLY and the like are fenced by a lock of the session, others by one of their transaction.",
+    hint: "Send Sync between them.",
   });
 }
 

@@ -9,7 +9,7 @@ import { isFenceCode } from "../../fence/codes.ts";
 import { refuseSql } from "../../fence/enter.ts";
 import type { Core } from "./core.ts";
 import {
-  cannotBeInBlock,
+  besideBracket,
   errorBytes,
   notSupported,
   twoPhaseRefused,
@@ -17,9 +17,22 @@ import {
   type WireError,
 } from "./errors.ts";
 import { type Action, DROP, Framer, HOLD, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
-import { type Injection, planQuery } from "./inject.ts";
+import { type Injection, needsBracket, planQuery } from "./inject.ts";
 import { type Lexed, lex, lexFirst, type Statement, TooManyStatements } from "./lexer.ts";
-import { bind, copyFail, cstringEnd, execute, FAILED, FRONT, IDLE, IN_BLOCK, parse, query } from "./messages.ts";
+import {
+  bind,
+  copyFail,
+  cstringEnd,
+  execute,
+  FAILED,
+  FRONT,
+  IDLE,
+  IN_BLOCK,
+  parse,
+  query,
+  readyForQuery,
+  sync,
+} from "./messages.ts";
 import * as reply from "./replies.ts";
 
 /** Text of one simple query; larger goes as parameters or COPY. It is read as a whole to find its transactions. */
@@ -41,11 +54,11 @@ export class Front implements MessageHandler {
   readonly framer: Framer;
   readonly #core: Core;
   /** Called when ownership turns out to be lost: ends the session with the reason. */
-  readonly #lost: () => void;
+  readonly lost: () => void;
 
   constructor(core: Core, lost: () => void) {
     this.#core = core;
-    this.#lost = lost;
+    this.lost = lost;
     this.framer = new Framer(this, core.host.toServer);
   }
 
@@ -124,9 +137,8 @@ export class Front implements MessageHandler {
     if (blocked === "hold") return HOLD;
     if (blocked) return this.#refuseQuery(blocked);
     const plan = planQuery(core, text);
-    if (plan.kind === "refuse") {
-      return this.#refuseQuery(plan.why === "twoPhase" ? twoPhaseRefused(plan.words) : cannotBeInBlock(plan.words));
-    }
+    if (plan.kind === "refuse") return this.#refuseQuery(twoPhaseRefused(plan.words));
+    if (plan.kind === "bracket") return this.#bracketQuery(bytes, start, end);
     core.readOnly = plan.readOnly;
     core.readOnlyDefault = plan.readOnlyDefault;
     if (plan.commits) core.commitInFlight = true;
@@ -138,6 +150,47 @@ export class Front implements MessageHandler {
     }
     this.#sendRewritten(bytes, start, end, plan.injections);
     return DROP;
+  }
+
+  #bracketQuery(bytes: Buffer, start: number, end: number): Action {
+    const core = this.#core;
+    if (core.bracketFailure) {
+      // Nothing was sent for it, and nothing is in flight: the server is idle, as the client is told.
+      this.#answer(core.bracketFailure);
+      this.#answer(readyForQuery(IDLE));
+      core.bracketFailure = undefined;
+      return DROP;
+    }
+    if (core.bracket === "none") return this.#openBracket();
+    core.commitInFlight = true;
+    core.replies.push(reply.QUERY);
+    core.query = undefined;
+    this.framer.flush();
+    core.host.toServer.push(bytes, start, end);
+    this.#closeBracket();
+    return DROP;
+  }
+
+  /** Sends the bracket's first half; the message that needs it is decided on again when that was answered. */
+  #openBracket(): Action {
+    const core = this.#core;
+    this.framer.flush();
+    core.bracket = "opening";
+    core.unpredictable = true;
+    this.#ownQuery(core.fence.bracketOpen);
+    return this.#wait();
+  }
+
+  #closeBracket(): void {
+    const core = this.#core;
+    core.bracket = "none";
+    this.#ownQuery(core.fence.defaultReadOnly);
+    this.#ownQuery(core.fence.bracketClose);
+  }
+
+  #ownQuery(bytes: Buffer): void {
+    this.#push(bytes);
+    this.#core.replies.push(reply.QUERY | reply.OWN);
   }
 
   #lex(bytes: Buffer, start: number, end: number): Lexed | undefined {
@@ -212,23 +265,20 @@ export class Front implements MessageHandler {
 
   #extended(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
     const core = this.#core;
-    if (!core.inGroup) {
-      const busy = core.replies.readies > 0;
-      if (core.cancelling || (busy && (core.unpredictable || core.replies.length > REQUESTS_BEFORE_WAIT))) {
-        return this.#wait();
-      }
-    }
+    if (!core.inGroup && this.#mustWait()) return this.#wait();
     if (type === FRONT.close) return this.#close(bytes, start, end);
     const statement = this.#statementOf(type, bytes, start, end, total);
     const blocked = this.#blocked(statement, false);
     if (blocked === "hold") return HOLD;
+    if (!blocked && statement && core.status === IDLE && needsBracket(statement)) {
+      const action = this.#bracketGroup();
+      if (action !== PASS) return action;
+    }
     this.#beginGroup();
     if (blocked) return this.#refuseGroup(blocked);
     if (statement?.kind === "twoPhase") return this.#refuseGroup(twoPhaseRefused(statement.words));
-    const inBlock = statement?.kind === "noBlock" || statement?.kind === "inBlock";
-    const fenced = statement === undefined || (inBlock && core.status !== IDLE);
-    if (statement?.kind === "noBlock" && core.status === IDLE)
-      return this.#refuseGroup(cannotBeInBlock(statement.words));
+    const fenced = statement === undefined || (core.status !== IDLE && onlyFencedInBlock(statement));
+    if (fenced && core.bracket === "open") return this.#refuseGroup(besideBracket());
     if (fenced && !core.entered && core.status !== FAILED) this.#enter();
     switch (type) {
       case FRONT.parse:
@@ -245,6 +295,25 @@ export class Front implements MessageHandler {
         this.#executes(statement);
     }
     return PASS;
+  }
+
+  /** A group begins: whether what is in flight decides how it is to be sent. */
+  #mustWait(): boolean {
+    const { replies, cancelling, unpredictable } = this.#core;
+    return cancelling || (replies.readies > 0 && (unpredictable || replies.length > REQUESTS_BEFORE_WAIT));
+  }
+
+  /** Opens a bracket around the group; PASS when it is open. */
+  #bracketGroup(): Action {
+    const core = this.#core;
+    if (core.bracket === "open") return PASS;
+    if (core.inGroup) return this.#refuseGroup(besideBracket());
+    if (!core.bracketFailure) return core.replies.readies > 0 ? this.#wait() : this.#openBracket();
+    this.#beginGroup();
+    this.#answer(core.bracketFailure);
+    core.bracketFailure = undefined;
+    core.dropping = true;
+    return DROP;
   }
 
   /** What the message is about, when that is not a plain statement; names are noted on the way. */
@@ -318,6 +387,10 @@ export class Front implements MessageHandler {
         core.entered = false;
         if (core.status === FAILED) core.status = IN_BLOCK;
         return;
+      case "noBlock":
+      case "procedure":
+        core.commitInFlight = true;
+        return;
       case "session":
         core.prepared = core.prepared && !statement.words.startsWith("D");
         return;
@@ -355,7 +428,11 @@ export class Front implements MessageHandler {
     }
     // The server ignores Sync while it waits for COPY data.
     if (!this.copyIn) core.replies.push(reply.SYNC);
-    return PASS;
+    if (core.bracket !== "open") return PASS;
+    this.framer.flush();
+    this.#push(sync());
+    this.#closeBracket();
+    return DROP;
   }
 
   /** Set by `Back`: the server waits for COPY data of an Execute, whose end the client has not sent. */
@@ -448,7 +525,7 @@ export class Front implements MessageHandler {
     if (empty || statement?.kind === "rollback" || statement?.kind === "rollbackTo") return undefined;
     const state = core.host.permit();
     if (state === "lost") {
-      this.#lost();
+      this.lost();
       return "hold";
     }
     if (statement?.kind === "commit" && core.status === FAILED && core.refusedInBlock) return core.refusedInBlock;
@@ -473,14 +550,23 @@ export class Front implements MessageHandler {
     const core = this.#core;
     const bytes = errorBytes({ ...error, severity: "FATAL" });
     core.ending = true;
-    core.host.toClient.push(bytes, 0, bytes.length);
+    this.#answer(bytes);
     core.host.end();
     return DROP;
+  }
+
+  #answer(bytes: Buffer): void {
+    this.#core.host.toClient.push(bytes, 0, bytes.length);
   }
 
   #push(bytes: Buffer): void {
     this.#core.host.toServer.push(bytes, 0, bytes.length);
   }
+}
+
+/** Inside a block these are what plain statements are. */
+function onlyFencedInBlock(statement: Statement): boolean {
+  return statement.kind === "inBlock" || needsBracket(statement);
 }
 
 /** Remembers only what is not plain. */

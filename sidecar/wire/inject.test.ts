@@ -14,6 +14,7 @@ function fenced(sql: string, state: TransactionState): string {
   const bytes = Buffer.from(sql);
   const plan = planQuery(state, lex(bytes, 0, bytes.length, OPTIONS));
   if (plan.kind === "refuse") return `refused: ${plan.words}`;
+  if (plan.kind === "bracket") return `[${sql}]`;
   let text = "";
   let at = 0;
   for (const { offset, writable } of plan.injections) {
@@ -65,7 +66,10 @@ describe("where the fence goes into a simple query", () => {
       "INSERT; PREPARE TRANSACTION 'x'",
       "refused: PREPARE TRANSACTION",
     ],
-    ["what cannot be in a block is refused alone", idle, "VACUUM t", "refused: VACUUM T"],
+    ["what cannot be in a block is bracketed", idle, "VACUUM t", "[VACUUM t]"],
+    ["… and so is what may commit inside", idle, "CALL p()", "[CALL p()]"],
+    ["… which in a block it cannot", pending, "CALL p()", "W|CALL p()"],
+    ["what needs a block is left to the server outside of one", idle, "LOCK TABLE t", "LOCK TABLE t"],
     ["… and left to the server where it refuses itself", idle, "VACUUM; SELECT", "W|VACUUM; SELECT"],
     ["… also inside a block", entered, "VACUUM", "VACUUM"],
   ])("%s", (_what, state, sql, want) => expect(fenced(sql, state)).toBe(want));

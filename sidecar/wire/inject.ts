@@ -28,10 +28,11 @@ export interface Injection {
   readonly writable: boolean;
 }
 
-export type Refusable = "noBlock" | "twoPhase";
-
 export type QueryPlan =
-  | { readonly kind: "refuse"; readonly why: Refusable; readonly words: string }
+  /** Two-phase commit: cannot be fenced. */
+  | { readonly kind: "refuse"; readonly words: string }
+  /** Runs outside of any transaction that could hold the gate: to be sent bare inside a bracket. */
+  | { readonly kind: "bracket" }
   | {
       readonly kind: "send";
       readonly injections: readonly Injection[];
@@ -43,8 +44,10 @@ export type QueryPlan =
     };
 
 export function planQuery(state: TransactionState, text: Lexed): QueryPlan {
-  const refused = text.statements.find((statement) => refusal(state, statement, text.count));
-  if (refused) return { kind: "refuse", why: refused.kind as Refusable, words: refused.words };
+  const refused = text.statements.find((statement) => statement.kind === "twoPhase");
+  if (refused) return { kind: "refuse", words: refused.words };
+  const [first] = text.statements;
+  if (first && text.count === 1 && state.status === IDLE && needsBracket(first)) return { kind: "bracket" };
   const walk = new Walk(state);
   const single = text.count === 1;
   for (const statement of text.statements) walk.take(statement, single);
@@ -57,10 +60,9 @@ export function planQuery(state: TransactionState, text: Lexed): QueryPlan {
   };
 }
 
-/** Inside a block, or among other statements, PostgreSQL itself refuses what cannot be in a block. */
-function refusal(state: TransactionState, statement: Statement, count: number): boolean {
-  if (statement.kind === "twoPhase") return true;
-  return statement.kind === "noBlock" && count === 1 && state.status === IDLE;
+/** Alone and outside of a block only; else PostgreSQL runs it inside the transaction, or refuses it itself. */
+export function needsBracket(statement: Statement): boolean {
+  return statement.kind === "noBlock" || statement.kind === "procedure";
 }
 
 /** Follows the transactions of one text, statement by statement. */
@@ -97,6 +99,7 @@ class Walk {
     switch (statement.kind) {
       case "plain":
       case "noBlock":
+      case "procedure":
         return true;
       case "inBlock":
         return this.#open || !single;

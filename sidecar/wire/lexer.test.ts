@@ -96,8 +96,8 @@ describe("lexer: what a statement does to transactions", () => {
     ["CREATE DATABASE d", "noBlock"],
     ["ALTER SYSTEM SET work_mem = '1MB'", "noBlock"],
     ['ALTER TABLE IF EXISTS ONLY "a"."b" DETACH PARTITION c.d CONCURRENTLY', "noBlock"],
-    ["CALL p()", "plain"],
-    ["DO $$BEGIN END$$", "plain"],
+    ["CALL p()", "procedure"],
+    ["DO $$BEGIN END$$", "procedure"],
   ])("%s → %s", (sql, want) => {
     const bytes = Buffer.from(sql);
     expect(kinds(sql)).toEqual([want]);

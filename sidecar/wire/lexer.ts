@@ -23,6 +23,8 @@ export type StatementKind =
   | "inBlock"
   /** Runs outside of any block only: VACUUM, CREATE INDEX CONCURRENTLY, CREATE DATABASE … */
   | "noBlock"
+  /** CALL and DO: outside of a block they may end transactions and begin new ones. */
+  | "procedure"
   /** PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED. */
   | "twoPhase";
 
@@ -88,7 +90,7 @@ export function lexFirst(bytes: Buffer, start: number, end: number, options: Lex
 
 /** A statement beginning with another word is plain, whatever follows. */
 const TELLING_WORDS = new Set(
-  "BEGIN START COMMIT END PREPARE ABORT ROLLBACK SET RESET SHOW LISTEN UNLISTEN DISCARD DEALLOCATE CHECKPOINT SAVEPOINT RELEASE LOCK DECLARE VACUUM CLUSTER REINDEX CREATE DROP ALTER".split(
+  "BEGIN START COMMIT END PREPARE ABORT ROLLBACK SET RESET SHOW LISTEN UNLISTEN DISCARD DEALLOCATE CHECKPOINT SAVEPOINT RELEASE LOCK DECLARE CALL DO VACUUM CLUSTER REINDEX CREATE DROP ALTER".split(
     " ",
   ),
 );
@@ -341,6 +343,9 @@ function kindOfStatement(words: readonly string[]): StatementKind {
       return "inBlock";
     case "DECLARE":
       return words.includes("HOLD") && !words.includes("WITHOUT") ? "plain" : "inBlock";
+    case "CALL":
+    case "DO":
+      return "procedure";
     case "RESET":
       return second === "DEFAULT_TRANSACTION_READ_ONLY" ? "setDefault" : "session";
     default:

@@ -90,7 +90,7 @@ class Listener implements RunningProxy {
   constructor(config: ProxyConfig) {
     this.#config = config;
     this.counters = config.counters ?? new Counters();
-    this.#fence = fenceBytes(config.jobId, config.identity.generation);
+    this.#fence = fenceBytes(config.jobId, config.identity);
     this.#server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => void this.#serve(socket));
   }
 

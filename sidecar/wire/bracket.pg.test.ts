@@ -1,0 +1,163 @@
+/** Statements that no transaction can hold the gate for: CREATE INDEX CONCURRENTLY, VACUUM, CALL with COMMIT inside. */
+import type pg from "pg";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { type Fenced, failure, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
+import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+import { bind, execute, parse, query, sync } from "./messages.ts";
+import { RawClient } from "./rawclient.ts";
+
+const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];
+
+describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+  let fenced: Fenced;
+  let admin: pg.Client;
+  let job: JobOfTest & { address: Fenced["address"] };
+  let proxied: ProxyOfTest;
+  let jobs = 0;
+  const proxies: ProxyOfTest[] = [];
+
+  beforeAll(async () => {
+    fenced = await startFenced({ version });
+    admin = await fenced.connectAdmin();
+    await admin.query("GRANT CREATE ON SCHEMA public TO invoice_app");
+    proxied = await start();
+    const client = await proxied.connect();
+    await client.query("CREATE TABLE b (i int)");
+    await client.query(
+      "CREATE PROCEDURE steps(n int) LANGUAGE plpgsql AS $$ BEGIN FOR k IN 1..n LOOP INSERT INTO b VALUES (k); COMMIT; END LOOP; END $$",
+    );
+    await client.query(
+      "CREATE PROCEDURE slow() LANGUAGE plpgsql AS $$ BEGIN FOR k IN 1..1000 LOOP INSERT INTO b VALUES (-k); COMMIT; PERFORM pg_sleep(0.02); END LOOP; END $$",
+    );
+  });
+  afterAll(async () => {
+    for (const proxy of proxies) await proxy.stop();
+    await fenced.stop();
+  });
+
+  async function start(): Promise<ProxyOfTest> {
+    job = { ...fenced.job(`bracket-${++jobs}`), address: fenced.address };
+    const proxy = await startFencedProxy(job, 1);
+    proxies.push(proxy);
+    return proxy;
+  }
+  const extended = (client: pg.Client, sql: string): Promise<pg.QueryResult> =>
+    client.query({ text: sql, values: [], queryMode: "extended" } as pg.QueryConfig);
+
+  test.each([
+    ["simple", (client: pg.Client, sql: string) => client.query(sql)],
+    ["extended", extended],
+  ])("B14, B15: they work for the owner, and the session is as before (%s)", async (_how, send) => {
+    const client = await proxied.connect();
+    for (const sql of [
+      "CREATE INDEX CONCURRENTLY b_i ON b (i)",
+      "REINDEX INDEX CONCURRENTLY b_i",
+      "VACUUM b",
+      "DROP INDEX CONCURRENTLY b_i",
+    ]) {
+      await send(client, sql);
+      expect((await client.query("SHOW default_transaction_read_only")).rows[0].default_transaction_read_only).toBe(
+        "on",
+      );
+    }
+    await client.query("TRUNCATE b");
+    await send(client, "CALL steps(3)");
+    await send(client, "DO $$ BEGIN INSERT INTO b VALUES (9); COMMIT; INSERT INTO b VALUES (10); END $$");
+    expect((await client.query("SELECT i FROM b ORDER BY i")).rows.map((row) => row.i)).toEqual([1, 2, 3, 9, 10]);
+    expect(
+      (
+        await client.query(
+          "SELECT count(*)::int AS n FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
+        )
+      ).rows,
+    ).toEqual([{ n: 0 }]);
+    await client.query("BEGIN");
+    expect(await failure(send(client, "VACUUM b"))).toMatchObject({ code: "25001" });
+    await client.query("ROLLBACK");
+  });
+
+  test("their errors are the server's own, and what follows is fenced again", async () => {
+    const client = await proxied.connect();
+    expect(await failure(client.query("CREATE INDEX CONCURRENTLY ON b (nosuch)"))).toMatchObject({ code: "42703" });
+    expect(await failure(extended(client, "CALL nosuch()"))).toMatchObject({ code: "42883" });
+    expect(await failure(client.query("DO $$ BEGIN RAISE EXCEPTION 'mine'; END $$"))).toMatchObject({ code: "P0001" });
+    await client.query("INSERT INTO b VALUES (1)");
+    expect((await client.query("SHOW default_transaction_read_only")).rows[0].default_transaction_read_only).toBe("on");
+  });
+
+  test("pipelined before and behind other groups they keep the order; inside another's group they are refused", async () => {
+    const client = await RawClient.open({ port: proxied.port });
+    await client.exchange(1, query("TRUNCATE b"));
+    const answers = await client.exchange(
+      4,
+      ...run("INSERT INTO b VALUES (1)"),
+      sync(),
+      ...run("CALL steps(2)"),
+      sync(),
+      ...run("SELECT count(*) FROM b"),
+      sync(),
+      query("VACUUM b"),
+    );
+    expect(answers.filter((line) => /^[CDEZ]/.test(line))).toEqual(
+      ["C INSERT 0 1·", "Z I", "C CALL·", "Z I", "D ····3", "C SELECT 1·", "Z I", "C VACUUM·", "Z I"].map((line) =>
+        line.startsWith("D") ? expect.stringContaining("3") : line,
+      ),
+    );
+    for (const group of [
+      [...run("INSERT INTO b VALUES (7)"), ...run("CALL steps(1)")],
+      [...run("CALL steps(1)"), ...run("INSERT INTO b VALUES (7)")],
+    ]) {
+      const refused = await client.exchange(1, ...group, sync());
+      expect(refused.filter((line) => line.startsWith("E"))).toEqual([expect.stringContaining("C=LF020")]);
+      expect(refused.at(-1)).toBe("Z I");
+    }
+    expect(
+      (await client.exchange(1, query("SELECT count(*) FROM b WHERE i = 7"))).some((line) => /^D .*0$/.test(line)),
+    ).toBe(true);
+    expect(
+      (await client.exchange(1, query("SHOW default_transaction_read_only"))).some((line) => /^D .*on$/.test(line)),
+    ).toBe(true);
+    await client.end();
+  });
+
+  test.each([["simple"], ["extended"]])(
+    "INV-3: a procedure that commits inside is ended by a takeover, and nothing of it commits after (%s)",
+    async (how) => {
+      const old = await start();
+      const client = await old.connect();
+      await admin.query("TRUNCATE b");
+      const calling = failure(how === "simple" ? client.query("CALL slow()") : extended(client, "CALL slow()"));
+      await until(admin, "SELECT count(*) > 3 FROM b");
+      await job.raise(2);
+      const committed = (await admin.query("SELECT count(*) FROM b")).rows[0].count;
+      const error = await calling;
+      expect(error).toMatchObject({ code: "08007", severity: "FATAL" });
+      await admin.query("SELECT pg_sleep(0.1)");
+      expect((await admin.query("SELECT count(*) FROM b")).rows[0].count).toBe(committed);
+    },
+  );
+
+  test.each([["simple"], ["extended"]])("INV-3: a stale one is refused before it starts (%s)", async (how) => {
+    const old = await start();
+    const { jobId } = (await job.row())!;
+    const client = await old.connect();
+    const holder = await fenced.connectAdmin();
+    // The bracket waits behind whoever raises; what it finds then is not its own generation any more.
+    await holder.query("SELECT pg_advisory_lock(1279673923, $1)", [jobId]);
+    const waiting = failure(
+      how === "simple"
+        ? client.query("CREATE INDEX CONCURRENTLY stale ON b (i)")
+        : extended(client, "CREATE INDEX CONCURRENTLY stale ON b (i)"),
+    );
+    await until(admin, "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+    await admin.query(
+      "UPDATE fence.job SET generation = 2, holder = 'other', holder_name = 'other-pod' WHERE id = $1",
+      [jobId],
+    );
+    await holder.query("SELECT pg_advisory_unlock(1279673923, $1)", [jobId]);
+    expect(await waiting).toMatchObject({ code: "LF001", severity: "FATAL" });
+    expect((await admin.query("SELECT count(*)::int AS n FROM pg_class WHERE relname = 'stale'")).rows).toEqual([
+      { n: 0 },
+    ]);
+  });
+});
