@@ -1,13 +1,14 @@
 /** Standby and promotion: the same data directory as a standby, then promoted into another timeline. */
-import { rmSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { failure, startFenced, until } from "../testing/fenced.ts";
 import { postgresVersions } from "../testing/postgres.ts";
 
 describe.each(postgresVersions().found)("history on PostgreSQL %i", (version) => {
   test("LF013 on a standby; after its promotion the generation of the old history is refused (LF003) and the next one raised", async () => {
     const fenced = await startFenced({ version, settings: { hot_standby: "on" } });
+    onTestFinished(() => fenced.stop());
     const { jobId, incarnation } = await fenced.raise(1);
     await fenced.admit(jobId, 1);
     await fenced.postgres.stop("fast");
@@ -29,12 +30,11 @@ describe.each(postgresVersions().found)("history on PostgreSQL %i", (version) =>
     const raised = await fenced.raise(2);
     expect(raised.incarnation).not.toBe(incarnation);
     await fenced.admit(jobId, 2);
-    await fenced.stop();
-    rmSync(join(fenced.postgres.dataDir, "standby.signal"), { force: true });
   });
 
   test("INV-1: the fence and the registered sessions survive a crash of the server as they must", async () => {
     const fenced = await startFenced({ version });
+    onTestFinished(() => fenced.stop());
     const { jobId } = await fenced.raise(1);
     await fenced.admit(jobId, 1);
     await fenced.raise(2);
@@ -46,6 +46,5 @@ describe.each(postgresVersions().found)("history on PostgreSQL %i", (version) =>
     expect((await admin.query("SELECT count(*)::int AS n FROM fence.session")).rows[0].n).toBe(0);
     await fenced.admit(jobId, 2);
     expect(await fenced.raise(3)).toMatchObject({ sessionsEnded: 1, previousGeneration: 2 });
-    await fenced.stop();
   });
 });

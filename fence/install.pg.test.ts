@@ -1,5 +1,5 @@
 import pg from "pg";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { systemClock } from "../platform/clock.ts";
 import { failure, runSessionStart } from "../testing/fenced.ts";
 import { postgresVersions, startPostgres, type TestPostgres } from "../testing/postgres.ts";
@@ -145,6 +145,7 @@ describe.each(postgresVersions().found)("install on PostgreSQL %i", (version) =>
 describe.each(postgresVersions().found)("without a superuser on PostgreSQL %i", (version) => {
   test("a role with CREATEROLE and CREATE on the database installs, makes roles, and takeovers end their sessions", async () => {
     const postgres = await startPostgres({ version });
+    onTestFinished(() => postgres.stop());
     const admin = new pg.Client(postgres.url());
     await admin.connect();
     await admin.query("CREATE ROLE installer LOGIN CREATEROLE");
@@ -183,7 +184,6 @@ describe.each(postgresVersions().found)("without a superuser on PostgreSQL %i", 
     expect(await raise(app, next, options)).toMatchObject({ sessionsEnded: 1 });
     await expect(session.query("SELECT 1")).rejects.toThrow();
     await admin.end();
-    await postgres.stop();
   });
 });
 

@@ -1,5 +1,5 @@
 /** Shows that the race test sees what it is there to see: with a safety line removed, the order of commits is wrong. */
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { startFenced } from "../testing/fenced.ts";
 import { mutatedMigrations } from "../testing/mutants.ts";
 import { RACE_SETTINGS, type RaceOutcome, race } from "../testing/race.ts";
@@ -10,8 +10,8 @@ const RACE_MS = 4000;
 async function raceWith(mutant: string): Promise<RaceOutcome> {
   const migrations = mutatedMigrations(mutant);
   const fenced = await startFenced({ settings: RACE_SETTINGS, ...(migrations ? { migrations } : {}) });
+  onTestFinished(() => fenced.stop());
   const outcome = await race(fenced, { seed: SEED, ms: RACE_MS });
-  await fenced.stop();
   const { unexpected, ...counts } = outcome;
   console.log(`${mutant}: ${JSON.stringify({ ...counts, unexpected: unexpected.length })}`);
   return outcome;

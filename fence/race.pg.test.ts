@@ -1,4 +1,4 @@
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { startFenced } from "../testing/fenced.ts";
 import { postgresVersions } from "../testing/postgres.ts";
 import { RACE_SETTINGS, race } from "../testing/race.ts";
@@ -11,6 +11,7 @@ describe.each(postgresVersions().found)("PostgreSQL %i", (version) => {
     `INV-3, INV-1: no stale commit, by the database's own order, at three isolation levels, with three raisers killed at random (${seconds} s)`,
     async () => {
       const fenced = await startFenced({ version, settings: RACE_SETTINGS });
+      onTestFinished(() => fenced.stop());
       const outcome = await race(fenced, { seed, ms: seconds * 1000 });
       console.log(`PostgreSQL ${version}, seed ${seed}: ${JSON.stringify(outcome)}`);
       const why = `FENCE_RACE_SEED=${seed}`;
@@ -20,7 +21,6 @@ describe.each(postgresVersions().found)("PostgreSQL %i", (version) => {
       expect(outcome.raises, why).toBeGreaterThan(seconds);
       expect(outcome.commits, why).toBeGreaterThan(20 * seconds);
       expect(outcome.refused, why).toBeGreaterThan(seconds);
-      await fenced.stop();
     },
     seconds * 1000 + 60_000,
   );

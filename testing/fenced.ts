@@ -2,6 +2,8 @@
  * A PostgreSQL with the fence schema and a proper application role, and sessions that are admitted as the wire does
  * it. For tests of the fence and of whatever is built on it.
  */
+import { rmSync } from "node:fs";
+import { dirname } from "node:path";
 import pg from "pg";
 import { install, type Raised, type RaiseOptions, raise, readFence } from "../fence/client.ts";
 import type { DatabaseAddress, FenceIdentity } from "../fence/database.ts";
@@ -40,6 +42,7 @@ export interface Fenced extends JobOfTest {
   connectAdmin(database?: string): Promise<pg.Client>;
   /** A plain connection of the application's role, with the wire's startup settings. */
   connect(role?: string): Promise<pg.Client>;
+  /** Ends the server and removes its data. */
   stop(): Promise<void>;
 }
 
@@ -51,8 +54,17 @@ export async function startFenced(
   const admin: DatabaseAddress = { host, port, database: "postgres", user: "postgres", sslmode: "disable" };
   // A mutant from the environment is how testing/mutate.ts asks whether these tests notice a removed safety line.
   const migrations = options.migrations ?? mutatedMigrations(process.env.FENCEDJOB_MUTANT);
-  await install(admin, migrations ? { migrations } : {});
-  await makeRole(admin, { name: APPLICATION_ROLE });
+  const remove = async (): Promise<void> => {
+    await postgres.stop();
+    rmSync(dirname(postgres.dataDir), { recursive: true, force: true });
+  };
+  try {
+    await install(admin, migrations ? { migrations } : {});
+    await makeRole(admin, { name: APPLICATION_ROLE });
+  } catch (error) {
+    await remove();
+    throw error;
+  }
   const address = { ...admin, user: APPLICATION_ROLE };
 
   const open: pg.Client[] = [];
@@ -107,7 +119,7 @@ export async function startFenced(
     connect,
     stop: async () => {
       for (const client of open) void client.end().catch(() => {});
-      await postgres.stop();
+      await remove();
     },
   };
 }
