@@ -7,7 +7,7 @@
 
 import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import type { Reason } from "./api/reasons.ts";
-import { API_VERSION, type FencedJobSpec, type JobMeta, KIND } from "./api/spec.ts";
+import { API_VERSION, type FencedJobSpec, type JobMeta, KIND, SIDECAR_HTTP_PORT } from "./api/spec.ts";
 import { timingOf } from "./decide.ts";
 import type { OwnerReference } from "./kube/objects.ts";
 import { ATTEMPT_LABEL, JOB_LABEL, type RawPod, SIDECAR_NAME } from "./snapshot.ts";
@@ -21,7 +21,6 @@ export interface SidecarImage {
   readonly resources: Json;
 }
 
-export const SIDECAR_HTTP_PORT = 8433;
 const TOKEN_VOLUME = "fencedjob-token";
 const DATABASE_VOLUME_PREFIX = "fencedjob-database-";
 const DATABASES_DIR = "/etc/fencedjob/databases";

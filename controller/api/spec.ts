@@ -14,6 +14,9 @@ export const PLURAL = "fencedjobs";
 /** Pods are named `<job>-<attempt>` and carry the job's name as a label: 63 characters in all (E11). */
 export const JOB_NAME_LENGTH_MAX = 52;
 
+/** Where the kubelet asks whether the application may start. */
+export const SIDECAR_HTTP_PORT = 8433;
+
 const seconds = (min: number, max: number) => z.int().min(min).max(max);
 
 export const leaseSpec = z
@@ -94,6 +97,11 @@ export const CEL_RULES = [
     message: "each database needs its own name and its own port",
   },
   {
+    path: ["spec", "databases"],
+    rule: `self.all(d, d.port != ${SIDECAR_HTTP_PORT})`,
+    message: `port ${SIDECAR_HTTP_PORT} is the sidecar's own`,
+  },
+  {
     path: ["spec"],
     rule: "has(self.fenceName) == has(oldSelf.fenceName) && (!has(self.fenceName) || self.fenceName == oldSelf.fenceName)",
     message: "fenceName cannot be changed: the work would meet another fence (INV-8)",
@@ -124,6 +132,9 @@ export function readSpec(raw: unknown): SpecVerdict {
   const distinct = (values: readonly unknown[]): boolean => new Set(values).size === values.length;
   if (!distinct(databases.map(({ name }) => name)) || !distinct(databases.map(({ port }) => port))) {
     problems.push(`spec.databases: ${CEL_RULES[1].message}`);
+  }
+  if (databases.some(({ port }) => port === SIDECAR_HTTP_PORT)) {
+    problems.push(`spec.databases: ${CEL_RULES[2].message}`);
   }
   return problems.length ? { ok: false, problems } : { ok: true, spec: parsed.data };
 }
