@@ -173,17 +173,15 @@ describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
     test("INV-4: while it is closed a connection waits without a byte, and goes on after the raise", async () => {
       const permit = new Permit();
       const proxy = await proxyOf(1, permit);
-      const sessions = async (): Promise<number> =>
-        (await admin.query("SELECT count(*)::int AS n FROM pg_stat_activity WHERE usename = 'invoice_app'")).rows[0].n;
-      const before = await sessions();
+      const held = "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'held'";
       let connected = false;
-      const connecting = proxy.connect().then((client) => {
+      const connecting = proxy.connect({ application_name: "held" }).then((client) => {
         connected = true;
         return client;
       });
       await systemClock.sleep(150);
       expect(connected).toBe(false);
-      expect(await sessions()).toBe(before);
+      await until(admin, held);
       permit.extend(systemClock.monoMs() + 60_000);
       permit.open();
       expect((await (await connecting).query("SELECT 1 AS one")).rows).toEqual([{ one: 1 }]);

@@ -1,0 +1,173 @@
+/**
+ * Known ways to write outside of the fence (docs/ways-around.md), each tried through the proxy: as the owner whatever
+ * gets written has entered the gate or holds the bracket, and with a closed gate nothing gets written at all.
+ */
+import type pg from "pg";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { type Fenced, startFenced } from "../../testing/fenced.ts";
+import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+import { bind, execute, parse, query, sync } from "./messages.ts";
+import { RawClient } from "./rawclient.ts";
+
+const INSERT = "INSERT INTO w (note) VALUES ('x')";
+const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];
+
+/** Messages one after the other; an array is one extended pipeline of groups sent at once. */
+type Attempt = readonly (string | readonly string[])[];
+
+/** Name → what is sent, and how many rows the owner gets written by it. */
+const ATTEMPTS: Record<string, [written: number, attempt: Attempt]> = {
+  "BEGIN READ WRITE": [1, ["BEGIN READ WRITE", INSERT, "COMMIT"]],
+  "START TRANSACTION READ WRITE": [1, ["START TRANSACTION READ WRITE", INSERT, "COMMIT"]],
+  "SET TRANSACTION READ WRITE": [1, ["BEGIN", "SET TRANSACTION READ WRITE", INSERT, "COMMIT"]],
+  "SET transaction_read_only": [1, ["BEGIN", "SET transaction_read_only = off", INSERT, "COMMIT"]],
+  "SET LOCAL transaction_read_only": [1, ["BEGIN", "SET LOCAL transaction_read_only = off", INSERT, "COMMIT"]],
+  "SET TRANSACTION in one message": [1, [`BEGIN; SET TRANSACTION READ WRITE; ${INSERT}; COMMIT`]],
+  "set_config of the transaction": [
+    1,
+    ["BEGIN", "SELECT set_config('transaction_read_only', 'off', false)", INSERT, "COMMIT"],
+  ],
+  "session characteristics (pgjdbc setReadOnly(false))": [
+    1,
+    ["SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE", INSERT],
+  ],
+  "SET default_transaction_read_only": [1, ["SET default_transaction_read_only = off", INSERT]],
+  "set_config of the default": [1, ["SELECT set_config('default_transaction_read_only', 'off', false)", INSERT]],
+  "set_config of the default, then pipelined": [
+    1,
+    [["SELECT set_config('default_transaction_read_only', 'off', false)", INSERT]],
+  ],
+  "a read-only session that opens itself, pipelined": [
+    0,
+    [
+      "SET default_transaction_read_only = on",
+      ["SELECT set_config('default_transaction_read_only', 'off', false)", INSERT],
+    ],
+  ],
+  "default and COMMIT in one message": [1, [`SET default_transaction_read_only = off; COMMIT; ${INSERT}`]],
+  "own READ WRITE behind a COMMIT in one message": [1, [`COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT`]],
+  "RESET, RESET ALL, DISCARD ALL, DEFAULT": [
+    4,
+    [
+      "RESET default_transaction_read_only",
+      INSERT,
+      "RESET ALL",
+      INSERT,
+      "DISCARD ALL",
+      INSERT,
+      "SET default_transaction_read_only TO DEFAULT",
+      INSERT,
+    ],
+  ],
+  "COMMIT AND CHAIN": [2, ["BEGIN", INSERT, "COMMIT AND CHAIN", INSERT, "COMMIT"]],
+  "COMMIT AND CHAIN in one message": [2, [`BEGIN; ${INSERT}; COMMIT AND CHAIN; ${INSERT}; COMMIT`]],
+  "ROLLBACK AND CHAIN": [1, ["BEGIN", INSERT, "ROLLBACK AND CHAIN", INSERT, "COMMIT"]],
+  "COMMIT AND CHAIN, pipelined": [2, ["BEGIN", [INSERT, "COMMIT AND CHAIN", INSERT, "COMMIT"]]],
+  "ROLLBACK TO a savepoint older than the fence": [
+    1,
+    ["BEGIN", "SAVEPOINT a", INSERT, "ROLLBACK TO a", INSERT, "COMMIT"],
+  ],
+  "ROLLBACK TO in one message": [1, [`BEGIN; SAVEPOINT a; ${INSERT}; ROLLBACK TO a; ${INSERT}; COMMIT`]],
+  "DO with COMMIT and an own READ WRITE": [
+    2,
+    [`DO $$ BEGIN COMMIT; SET TRANSACTION READ WRITE; ${INSERT}; COMMIT; ${INSERT}; END $$`],
+  ],
+  "CALL with COMMIT": [2, ["CALL twice()"]],
+  "CALL among other statements": [0, ["SELECT 1; CALL twice()"]],
+  "CALL in a block": [0, ["BEGIN", "CALL twice()", "COMMIT"]],
+  "a writing CTE": [1, [`WITH x AS (${INSERT} RETURNING 1) SELECT * FROM x`]],
+  "a SELECT of a writing function": [1, ["SELECT writes()"]],
+  "EXECUTE of a prepared INSERT": [1, [`PREPARE p AS ${INSERT}`, "EXECUTE p"]],
+  "EXPLAIN ANALYZE of an INSERT": [1, [`EXPLAIN ANALYZE ${INSERT}`]],
+  "a cursor WITH HOLD over a writing function": [1, ["DECLARE c CURSOR WITH HOLD FOR SELECT writes()", "CLOSE c"]],
+  "INSERT … SELECT FOR UPDATE": [1, ["INSERT INTO w (note) SELECT 'x' FROM (SELECT * FROM one FOR UPDATE) y"]],
+  "a comment in front of everything": [1, [`/* ; BEGIN READ WRITE */ ${INSERT} -- ; COMMIT`]],
+  "a string that looks like an end": [1, [`SELECT 'a''; COMMIT; BEGIN READ WRITE;'; ${INSERT}`]],
+  "a backslash in an escape string": [1, [`SELECT E'\\'; COMMIT; BEGIN READ WRITE; '; ${INSERT}`]],
+  "a backslash without standard strings": [
+    1,
+    ["SET standard_conforming_strings = off", `SELECT '\\'; COMMIT; BEGIN READ WRITE; ', 1; ${INSERT}`],
+  ],
+  "two-phase commit": [0, ["BEGIN", INSERT, "PREPARE TRANSACTION 'w'", "ROLLBACK", "COMMIT PREPARED 'w'"]],
+  "SET ROLE": [1, ["SET ROLE NONE", INSERT]],
+};
+
+describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+  let fenced: Fenced;
+  let admin: pg.Client;
+  const proxies: ProxyOfTest[] = [];
+  let jobs = 0;
+
+  beforeAll(async () => {
+    fenced = await startFenced({ version, settings: { max_prepared_transactions: "5" } });
+    admin = await fenced.connectAdmin();
+    await admin.query(`
+      CREATE TABLE w (note text, fenced boolean);
+      CREATE TABLE one AS SELECT 1 AS i;
+      CREATE FUNCTION judge() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+      BEGIN
+        NEW.fenced := EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND granted AND (
+          (mode = 'RowShareLock' AND relation::regclass::text LIKE 'fence.gate_%')
+          OR (locktype = 'advisory' AND classid = 1279673923)));
+        RETURN NEW;
+      END $$;
+      CREATE TRIGGER judge BEFORE INSERT ON w FOR EACH ROW EXECUTE FUNCTION judge();
+      CREATE FUNCTION writes() RETURNS void LANGUAGE sql AS 'INSERT INTO w VALUES (''f'')';
+      CREATE PROCEDURE twice() LANGUAGE plpgsql AS $$ BEGIN ${INSERT}; COMMIT; ${INSERT}; END $$;
+      GRANT ALL ON w, one TO invoice_app`);
+  });
+  afterAll(async () => {
+    for (const proxy of proxies) await proxy.stop();
+    await fenced.stop();
+  });
+
+  async function attempted(attempt: Attempt, how: string, closed: boolean): Promise<boolean[]> {
+    const job = { ...fenced.job(`around-${++jobs}`), address: fenced.address };
+    const proxy = await startFencedProxy(job, 1);
+    proxies.push(proxy);
+    await admin.query("TRUNCATE w");
+    // As a client that wants the fence off from the start.
+    const client = await RawClient.open({
+      port: proxy.port,
+      parameters: { options: "-c default_transaction_read_only=off" },
+    });
+    if (closed) {
+      // What a raise leaves behind, without its ending of our session.
+      const { jobId } = (await job.row())!;
+      await admin.query(`BEGIN; REVOKE ALL ON fence.gate_${jobId}_1 FROM PUBLIC;
+        UPDATE fence.job SET generation = 2, holder = 'other' WHERE id = ${jobId}; COMMIT`);
+    }
+    for (const part of attempt) {
+      if (client.closed) break;
+      if (typeof part !== "string") await client.exchange(part.length, ...part.flatMap((sql) => [...run(sql), sync()]));
+      else if (how === "simple" || part.includes(";")) await client.exchange(1, query(part));
+      else await client.exchange(1, ...run(part), sync());
+    }
+    await client.end();
+    return (await admin.query("SELECT fenced FROM w")).rows.map((row) => row.fenced);
+  }
+
+  const table = Object.keys(ATTEMPTS).flatMap((name) => [["simple", name] as const, ["extended", name] as const]);
+  test.each(table)("INV-3 (%s): %s", async (how, name) => {
+    const [written, attempt] = ATTEMPTS[name] ?? [0, []];
+    expect(await attempted(attempt, how, false)).toEqual(Array<boolean>(written).fill(true));
+    expect(await attempted(attempt, how, true)).toEqual([]);
+  });
+
+  test("open: a direct connection with the role's password writes unfenced, and the judge sees it", async () => {
+    await admin.query("TRUNCATE w");
+    const client = await RawClient.open({ port: fenced.postgres.port });
+    await client.exchange(1, query(INSERT));
+    await client.end();
+    expect((await admin.query("SELECT fenced FROM w")).rows).toEqual([{ fenced: false }]);
+  });
+
+  test("open: a procedure that gives the bracket's own lock back writes unfenced for the rest of its run", async () => {
+    const proxy = await startFencedProxy({ ...fenced.job(`around-${++jobs}`), address: fenced.address }, 1);
+    proxies.push(proxy);
+    await admin.query("TRUNCATE w");
+    const client = await proxy.connect();
+    await client.query(`DO $$ BEGIN PERFORM pg_advisory_unlock_all(); ${INSERT}; END $$`);
+    expect((await admin.query("SELECT fenced FROM w")).rows).toEqual([{ fenced: false }]);
+  });
+});
