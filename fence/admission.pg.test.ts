@@ -192,6 +192,20 @@ describe.each(postgresVersions().found)("admission of sessions on PostgreSQL %i"
     await admin.query("SELECT pg_advisory_unlock(4711)");
   });
 
+  test("ending sessions spares those of the generation that asks, and of other jobs", async () => {
+    await job.raise(2);
+    const own = await job.admit(jobId, 2);
+    const other = fenced.job(`test/neighbour-${count}`);
+    const neighbour = await other.admit((await other.raise(1)).jobId, 1);
+    expect((await own.query("SELECT fence.end_sessions($1, 2) AS ended", [jobId]).catch((error) => error)).code).toBe(
+      "25006",
+    );
+    const { rows } = await admin.query("SELECT fence.end_sessions($1, 2) AS ended", [jobId]);
+    expect(rows[0].ended).toEqual([]);
+    await own.query("SELECT 1");
+    await neighbour.query("SELECT 1");
+  });
+
   test("a registered pid that another server process has taken over since is not ended", async () => {
     const bystander = await fenced.connectAdmin();
     const { rows } = await bystander.query("SELECT pg_backend_pid() AS pid");

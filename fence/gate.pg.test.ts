@@ -180,6 +180,21 @@ describe.each(postgresVersions().found)("the gate on PostgreSQL %i", (version) =
     await job.admit(jobId, 3);
   });
 
+  test("INV-3: whoever is inside a gate that stands open against the rules is waited for too", async () => {
+    await newJob();
+    await job.raise(2);
+    await admin.query(`GRANT UPDATE ON fence.gate_${jobId}_1 TO low`);
+    const inside = await fenced.connect("low"); // not admitted, so not ended
+    await inside.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}`);
+    const raising = job.raise(3, { drainMs: 0 });
+    const waits =
+      "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND mode = 'ExclusiveLock' AND NOT granted)";
+    await until(admin, waits, [`fence.gate_${jobId}_1`]);
+    await inside.query("COMMIT");
+    await raising;
+    expect(await openGates()).toEqual([3]);
+  });
+
   test("the owner's own transactions never wait for each other", async () => {
     await newJob();
     const clients = await Promise.all([1, 2, 3].map(() => job.admit(jobId, 1)));
