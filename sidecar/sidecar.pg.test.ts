@@ -1,0 +1,248 @@
+/** The sidecar's life against a real PostgreSQL, with its proxies in their own threads; the Lease is a modelled one. */
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import pg from "pg";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { type RawLease, readLease } from "../lease/record.ts";
+import { parseReport, type Report } from "../lease/report.ts";
+import { systemClock } from "../platform/clock.ts";
+import { silentLogger } from "../platform/log.ts";
+import { systemRandom } from "../platform/random.ts";
+import { type Fenced, startFenced } from "../testing/fenced.ts";
+import { ModelledLease } from "../testing/modelledlease.ts";
+import { freePort } from "../testing/postgres.ts";
+import { until } from "../testing/until.ts";
+import { Sidecar } from "./sidecar.ts";
+
+const TIMING = { durationMs: 3_000, renewIntervalMs: 300, requestTimeoutMs: 300, marginMs: 500 };
+
+let fenced: Fenced;
+let dir: string;
+let jobs = 0;
+let fenceName: string;
+const ends: (() => Promise<void>)[] = [];
+
+beforeAll(async () => {
+  fenced = await startFenced({ version: 18 });
+  const admin = await fenced.connectAdmin();
+  await admin.query(`CREATE TABLE written (generation int); GRANT SELECT, INSERT ON written TO ${fenced.address.user}`);
+});
+
+afterAll(() => fenced?.stop());
+
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), "fencedjob-sidecar-"));
+  fenceName = `n/job-${++jobs}`;
+});
+
+afterEach(async () => {
+  for (const end of ends.splice(0)) await end();
+  rmSync(dir, { recursive: true, force: true });
+});
+
+function secret(values: Record<string, string>): void {
+  mkdirSync(join(dir, "ledger"), { recursive: true });
+  for (const [key, value] of Object.entries(values)) writeFileSync(join(dir, "ledger", key), value);
+}
+
+const goodSecret = (): void => {
+  const { host, port, database, user, sslmode } = fenced.address;
+  secret({ host, port: String(port), dbname: database, user, sslmode });
+};
+
+async function aSidecar(change: { generation?: number; api?: ModelledLease; port?: number; uid?: string } = {}) {
+  const uid = change.uid ?? "uid-1";
+  const generation = change.generation ?? 1;
+  const api = change.api ?? new ModelledLease(systemClock, { holder: uid, generation });
+  const port = change.port ?? (await freePort());
+  const httpPort = await freePort();
+  const lastWordsPath = join(dir, `last-words-${uid}`);
+  const sidecar = new Sidecar({
+    config: {
+      namespace: "n",
+      job: "job",
+      fenceName,
+      issuer: "test",
+      timing: TIMING,
+      drainMs: 200,
+      databases: [{ name: "ledger", port, secretName: "ledger-db", dir: join(dir, "ledger") }],
+      tokenDir: dir,
+      httpPort,
+    },
+    pod: { name: `pod-${uid}`, uid },
+    api,
+    clock: systemClock,
+    random: systemRandom,
+    log: silentLogger,
+    lastWordsPath,
+  });
+  const stop = new AbortController();
+  const running = sidecar.run(stop.signal);
+  const end = async (): Promise<void> => {
+    stop.abort(new Error("SIGTERM"));
+    await running;
+  };
+  ends.push(end);
+  return {
+    api,
+    port,
+    end,
+    started: async () => (await fetch(`http://127.0.0.1:${httpPort}/started`)).status === 200,
+    status: async () =>
+      (await fetch(`http://127.0.0.1:${httpPort}/status`)).json() as Promise<{ state: string; rejectedWrites: number }>,
+    report: (): Report | null => parseReport(readLease(api.lease as RawLease).report),
+    lastWords: () => JSON.parse(readFileSync(lastWordsPath, "utf8")),
+  };
+}
+
+async function connect(port: number): Promise<pg.Client> {
+  const client = new pg.Client({ host: "127.0.0.1", port, user: "app", database: fenced.address.database });
+  client.on("error", () => {});
+  await client.connect();
+  ends.push(() => client.end().catch(() => {}));
+  return client;
+}
+
+const refused = async (port: number): Promise<string> => {
+  try {
+    await connect(port);
+    return "";
+  } catch (error) {
+    return String((error as { code?: string }).code);
+  }
+};
+
+describe("INV-4: raise before read", () => {
+  test("the probe fails and nothing listens until the fence is raised; then the application is served, fenced", async () => {
+    const sidecar = await aSidecar();
+    await until(() => sidecar.report()?.failures[0]?.code === "LF017");
+    expect(await sidecar.started()).toBe(false);
+    expect(await refused(sidecar.port)).toBe("ECONNREFUSED");
+    goodSecret();
+    await until(() => sidecar.started());
+    expect(sidecar.report()).toMatchObject({
+      generation: 1,
+      failures: [],
+      fences: [{ database: "ledger", generation: 1 }],
+    });
+    const client = await connect(sidecar.port);
+    await client.query("INSERT INTO written VALUES (1)");
+    expect(await fenced.job(fenceName).row()).toMatchObject({ generation: 1, holder: "uid-1" });
+  });
+
+  test("a port that another process has is told, and taken when it is free", async () => {
+    goodSecret();
+    const taker = createServer();
+    await new Promise<void>((resolve) => taker.listen(0, "127.0.0.1", resolve));
+    const { port } = taker.address() as { port: number };
+    const sidecar = await aSidecar({ port });
+    await until(() => sidecar.report()?.failures[0]?.code === "LF018");
+    expect(await sidecar.started()).toBe(false);
+    await new Promise((resolve) => taker.close(resolve));
+    await until(() => sidecar.started());
+    await until(() => sidecar.report()?.failures.length === 0);
+  });
+
+  test("a role that cannot be fenced never gets its application started", async () => {
+    const { host, port } = fenced.address;
+    secret({ uri: `postgres://postgres@${host}:${port}/postgres?sslmode=disable` });
+    const sidecar = await aSidecar();
+    const failure = await until(() => sidecar.report()?.failures[0]);
+    expect(failure).toMatchObject({ code: "LF010", final: false });
+    expect(failure.message).toContain('role "postgres" cannot be fenced');
+    expect(await sidecar.started()).toBe(false);
+  });
+});
+
+describe("INV-7: one pod, one generation", () => {
+  test("a sidecar that was restarted in place does not raise again, and says that the pod must be replaced", async () => {
+    goodSecret();
+    const first = await aSidecar();
+    await until(() => first.started());
+    // A crash: a second process of the same pod finds the Lease still naming it.
+    const second = await aSidecar({ api: first.api });
+    const failure = await until(() => second.report()?.failures[0]);
+    expect(failure).toMatchObject({ code: "LF001", final: true, floor: 1 });
+    expect(await second.started()).toBe(false);
+    expect(await refused(second.port)).toBe("ECONNREFUSED");
+  });
+});
+
+describe("loss", () => {
+  test("INV-3, INV-10: a superseded sidecar refuses the open transaction and new connections, counts them, and gives nothing back", async () => {
+    goodSecret();
+    const sidecar = await aSidecar();
+    await until(() => sidecar.started());
+    const client = await connect(sidecar.port);
+    await client.query("BEGIN");
+    await client.query("INSERT INTO written VALUES (101)");
+    await fenced.job(fenceName).raise(2);
+    await expect(client.query("COMMIT")).rejects.toMatchObject({ code: "LF001", severity: "FATAL" });
+    expect(await refused(sidecar.port)).toBe("LF001");
+    const admin = await fenced.connectAdmin();
+    expect((await admin.query("SELECT FROM written WHERE generation = 101")).rowCount).toBe(0);
+    expect(await sidecar.status()).toMatchObject({ rejectedWrites: 2 });
+    await sidecar.end();
+    expect(sidecar.lastWords()).toEqual({ generation: 1, rejectedWrites: 2 });
+    expect(readLease(sidecar.api.lease as RawLease).holder).toBe("uid-1");
+  });
+
+  test("a Lease that names another pod ends idle sessions with the reason", async () => {
+    goodSecret();
+    const sidecar = await aSidecar();
+    await until(() => sidecar.started());
+    const client = await connect(sidecar.port);
+    const told = new Promise<{ code?: string }>((resolve) => client.once("error", resolve));
+    sidecar.api.change({ holderIdentity: "uid-2" }, { "fencedjob.dev/generation": "2" });
+    expect((await told).code).toBe("LF001");
+    expect((await sidecar.status()).state).toMatch(/generation 1 is over: the Lease names/);
+  });
+
+  test("INV-5: without a confirmed renewal statements are refused with LF002, and go on under the same generation when it comes back", async () => {
+    goodSecret();
+    const sidecar = await aSidecar();
+    await until(() => sidecar.started());
+    const client = await connect(sidecar.port);
+    await client.query("INSERT INTO written VALUES (201)");
+    sidecar.api.down = true;
+    const code = await until(async () =>
+      client.query("INSERT INTO written VALUES (202)").then(
+        () => null,
+        (error) => error.code,
+      ),
+    );
+    expect(code).toBe("LF002");
+    sidecar.api.down = false;
+    await until(async () => (await client.query("INSERT INTO written VALUES (203)").catch(() => null)) !== null);
+    expect((await sidecar.status()).state).toBe("owner, generation 1");
+  });
+});
+
+describe("the end", () => {
+  test("gives the Lease back only after the sessions have ended (A05)", async () => {
+    goodSecret();
+    const sidecar = await aSidecar();
+    await until(() => sidecar.started());
+    const client = await connect(sidecar.port);
+    await client.query("BEGIN");
+    await client.query("INSERT INTO written VALUES (301)");
+    await sidecar.end();
+    expect(readLease(sidecar.api.lease as RawLease)).toMatchObject({ holder: null, generation: 1 });
+    await expect(client.query("COMMIT")).rejects.toThrow();
+    const admin = await fenced.connectAdmin();
+    expect((await admin.query("SELECT FROM written WHERE generation = 301")).rowCount).toBe(0);
+    expect(sidecar.lastWords()).toEqual({ generation: 1, rejectedWrites: 0 });
+  });
+
+  test("while it waits for ownership it ends at once, without last words", async () => {
+    const api = new ModelledLease(systemClock, { holder: "uid-9", generation: 9 });
+    const sidecar = await aSidecar({ api });
+    await until(async () => (await sidecar.status()).state === "waiting for ownership");
+    const startMs = systemClock.monoMs();
+    await sidecar.end();
+    expect(systemClock.monoMs() - startMs).toBeLessThan(1_000);
+    expect(sidecar.lastWords).toThrow();
+  });
+});
