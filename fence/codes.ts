@@ -63,8 +63,26 @@ export const FENCE_CODES = {
   LF015: {
     severity: "FATAL",
     final: false,
-    meaning: "The database cannot be reached or does not let us in; the detail keeps the original error.",
-    hint: "Check the address, the credentials and the TLS settings in the job's Secret; it is tried again by itself.",
+    meaning: "The database cannot be reached; the detail keeps the original error.",
+    hint: "Check the address and the TLS settings in the job's Secret; it is tried again by itself.",
+  },
+  LF016: {
+    severity: "FATAL",
+    final: false,
+    meaning: "The database does not let this role in.",
+    hint: "Check user and password in the job's Secret, and pg_hba.conf; it is tried again by itself.",
+  },
+  LF017: {
+    severity: "FATAL",
+    final: false,
+    meaning: "The Secret of a database is missing, or gives no address.",
+    hint: "Create or correct the Secret; it is read again by itself.",
+  },
+  LF018: {
+    severity: "FATAL",
+    final: false,
+    meaning: "The proxy's port is taken by another process of the pod.",
+    hint: "Choose another port in spec.databases.",
   },
   LF020: {
     severity: "ERROR",

@@ -40,8 +40,8 @@ const BY_SQLSTATE: Readonly<Record<string, FenceCode>> = {
   "42883": "LF011", // function does not exist
   "42501": "LF012", // insufficient privilege
   "25006": "LF013", // read-only transaction
-  "28P01": "LF015", // wrong password
-  "28000": "LF015", // no pg_hba line, role does not exist
+  "28P01": "LF016", // wrong password
+  "28000": "LF016", // no pg_hba line, role does not exist
   "3D000": "LF015", // database does not exist
   "53300": "LF015", // too many connections
   "57P01": "LF015", // ended by an administrator
@@ -151,7 +151,7 @@ function connectionError(error: unknown, original: string, address: DatabaseAddr
     });
   }
   if (/password must be/.test(original)) {
-    return new FenceError("LF015", {
+    return new FenceError("LF016", {
       ...SERVER_TEXT["28P01"]?.(address),
       message: `the database demands a password of role "${address.user}", and there is none`,
       detail,

@@ -126,10 +126,10 @@ describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
     const client = await proxy.connect();
     expect((await client.query(whoami)).rows).toEqual([{ user, ssl: false }]);
     const refused = await failure((await proxyTo({ user, password: "wrong" })).connect());
-    expect(refused).toMatchObject({ severity: "FATAL", code: "LF015" });
+    expect(refused).toMatchObject({ severity: "FATAL", code: "LF016" });
     expect(refused.message).toMatch(/refuses the password of role/);
     const without = await failure((await proxyTo({ user })).connect());
-    expect(without.message).toMatch(/^LF015: .*asks for a password, and none is given/);
+    expect(without.message).toMatch(/^LF016: .*asks for a password, and none is given/);
   });
 
   test("what the client sends as user and password does not matter", async () => {

@@ -111,7 +111,8 @@ async function attempt(options: UpstreamOptions): Promise<Upstream> {
 
 function notReached(error: unknown, address: DatabaseAddress): NotAdmitted {
   if (error instanceof LoginError || error instanceof ScramError || error instanceof ProtocolError) {
-    const fence = new FenceError("LF015", { message: `cannot log in to the database: ${error.message}`, cause: error });
+    const code = error instanceof ProtocolError ? "LF015" : "LF016";
+    const fence = new FenceError(code, { message: `cannot log in to the database: ${error.message}`, cause: error });
     return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)));
   }
   const fence = toFenceError(error, address, "opening a session");
