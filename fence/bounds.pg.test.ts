@@ -89,6 +89,25 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     expect((await admin.query("SELECT count(*)::int AS n FROM invoice WHERE generation = -1")).rows[0].n).toBe(0);
   });
 
+  test("INV-13: a role with a read-only default and short timeouts of its own raises and drains all the same", async () => {
+    const old = await job.admit(jobId, 1);
+    await old.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}`);
+    await admin.query("ALTER ROLE invoice_app SET default_transaction_read_only = on");
+    await admin.query("ALTER ROLE invoice_app SET default_transaction_isolation = serializable");
+    await admin.query(
+      "ALTER ROLE invoice_app SET statement_timeout = 50; ALTER ROLE invoice_app SET lock_timeout = 50",
+    );
+    try {
+      expect(await job.raise(2, { drainMs: 200 })).toMatchObject({ sessionsEnded: 1 });
+      await job.raise(3);
+      await job.raise(4);
+      const { rows } = await admin.query("SELECT count(*)::int AS n FROM fence.gates($1)", [jobId]);
+      expect(rows[0].n).toBe(2); // swept
+    } finally {
+      await admin.query("ALTER ROLE invoice_app RESET ALL");
+    }
+  });
+
   test("a transaction that ends within the drain time commits, and the raise goes on at once", async () => {
     const old = await job.admit(jobId, 1);
     await old.query(`BEGIN READ WRITE; ${enterSelectSql(jobId, 1)} ; INSERT INTO invoice (generation) VALUES (-2)`);

@@ -147,7 +147,9 @@ async function raiseOnce(
       await client.query("COMMIT");
       await drain.stop();
       // The fence is raised: tables of older generations that somebody still holds are dropped by a later raise.
-      await client.query("SELECT fence.sweep($1)", [jobId]).catch(() => {});
+      await client
+        .query(`BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT fence.sweep(${jobId}); COMMIT`)
+        .catch(() => {});
       const [raised] = rows;
       for (const session of raised.sessions_ended) run.sessionsEnded.add(session);
       return {

@@ -29,6 +29,7 @@ interface Blocker {
 const LOOK_MS = 50;
 const LAST_LOOK_MS_MAX = 1000;
 const CONNECTION_MS_MAX = 60_000;
+const STATEMENT_MS_MAX = 5_000;
 const BLOCKERS_MAX = 5;
 
 export class Drain {
@@ -71,6 +72,11 @@ export class Drain {
     await clock.sleep(drainMs, stopped);
     const connection = { clock, signal: alsoOuter(this.#cut.signal), timeoutMs: CONNECTION_MS_MAX, doing: "drain" };
     await onDatabase(this.#address, connection, async (client) => {
+      // Whatever the role has as its defaults: forgetting sessions is a write, and waits for those it ended.
+      await client.query(
+        `SET default_transaction_read_only = off; SET default_transaction_isolation = 'read committed';
+         SET statement_timeout = ${STATEMENT_MS_MAX}; SET lock_timeout = ${STATEMENT_MS_MAX}`,
+      );
       while (!stopped.aborted) {
         await this.#look(client, jobId);
         await clock.sleep(LOOK_MS, stopped);

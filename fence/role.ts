@@ -28,7 +28,7 @@ export async function makeRole(address: DatabaseAddress, options: RoleOptions): 
   const clock = options.clock ?? systemClock;
   const connection = { clock, timeoutMs: ROLE_MS_MAX, signal: options.signal, doing: "db role" };
   return await onDatabase(address, connection, async (client) => {
-    await client.query("BEGIN");
+    await client.query("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE");
     await client.query("SET LOCAL search_path = pg_catalog");
     const role = quoteIdentifier(options.name);
     const { rowCount } = await client.query("SELECT FROM pg_roles WHERE rolname = $1", [options.name]);

@@ -48,7 +48,10 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
     ],
   ],
   "a session that cannot be ended is passed over": [
-    ["PERFORM fence.refuse('LF012', format('a session of the older", "PERFORM format('a session of the older"],
+    [
+      "PERFORM fence.refuse('LF012', format('a session of the older",
+      "PERFORM concat('LF012', format('a session of the older",
+    ],
   ],
   "nothing is revoked": [["EXECUTE format('REVOKE ALL ON TABLE %s FROM %s CASCADE', _table, _grantee);", "NULL;"]],
   "the revoke does not cascade": [["FROM %s CASCADE'", "FROM %s'"]],
