@@ -82,7 +82,7 @@ test("the detail of a translated error keeps the original and its SQLSTATE, neve
     severity: "FATAL",
   });
   const error = toFenceError(server, address, "raising");
-  expect(error).toMatchObject({ code: "LF015", final: false });
+  expect(error).toMatchObject({ code: "LF016", final: false });
   expect(error.detail).toBe('PostgreSQL says: password authentication failed for user "app" (SQLSTATE 28P01).');
   expect(JSON.stringify([error.message, error.detail, error.hint])).not.toContain("secret");
 });

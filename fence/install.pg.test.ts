@@ -124,7 +124,7 @@ describe.each(postgresVersions().found)("install on PostgreSQL %i", (version) =>
     expect(await raise(app, identity, options)).toMatchObject({ generation: 1 });
     expect(await makeRole(address, { name: `app "${count}` })).toEqual({ created: false });
     const wrong = await failure(raise({ ...app, password: "wrong" }, identity, options));
-    expect(wrong).toMatchObject({ code: "LF015", final: false });
+    expect(wrong).toMatchObject({ code: "LF016", final: false });
     expect(wrong.message).toContain(`refuses the password of role "app "${count}"`);
     const { password: _none, ...without } = app;
     expect((await failure(raise(without, identity, options))).message).toContain("demands a password");
@@ -205,16 +205,16 @@ describe("what a database can be in the way of", () => {
   });
 
   test("a missing database, a missing role, TLS that the server lacks, and a closed port each say which", async () => {
-    const cases: [Partial<DatabaseAddress>, RegExp][] = [
-      [{ database: "nowhere" }, /database "nowhere" does not exist/],
-      [{ user: "nobody" }, /does not let role "nobody"/],
-      [{ sslmode: "require" }, /no TLS connection with .* under sslmode=require/],
-      [{ port: 1 }, /cannot be reached/],
-      [{ host: "no-such-host.invalid" }, /cannot be reached/],
+    const cases: [Partial<DatabaseAddress>, string, RegExp][] = [
+      [{ database: "nowhere" }, "LF015", /database "nowhere" does not exist/],
+      [{ user: "nobody" }, "LF016", /does not let role "nobody"/],
+      [{ sslmode: "require" }, "LF015", /no TLS connection with .* under sslmode=require/],
+      [{ port: 1 }, "LF015", /cannot be reached/],
+      [{ host: "no-such-host.invalid" }, "LF015", /cannot be reached/],
     ];
-    for (const [change, message] of cases) {
+    for (const [change, code, message] of cases) {
       const error = await failure(raise({ ...address, ...change }, identity, options));
-      expect(error).toMatchObject({ code: "LF015", final: false });
+      expect(error).toMatchObject({ code, final: false });
       expect(error.message).toMatch(message);
       expect(error.detail).not.toBe("");
     }
