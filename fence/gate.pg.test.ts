@@ -147,6 +147,21 @@ describe.each(postgresVersions().found)("the gate on PostgreSQL %i", (version) =
     await admin.query(`ALTER TABLE fence.gate_${jobId}_1 OWNER TO fence_owner`);
     await job.raise(2);
     expect(await openGates()).toEqual([2]);
+    // Closed, but not ours: its owner could open it at any time.
+    await admin.query(
+      `ALTER TABLE fence.gate_${jobId}_1 OWNER TO outsider; REVOKE ALL ON fence.gate_${jobId}_1 FROM PUBLIC, outsider`,
+    );
+    expect(await failure(job.raise(3))).toMatchObject({ code: "LF012" });
+    await admin.query(`ALTER TABLE fence.gate_${jobId}_1 OWNER TO fence_owner`);
+    await job.raise(3);
+  });
+
+  test("a leftover gate of the next generation, from a dump or another history, is replaced", async () => {
+    await newJob();
+    await admin.query(`SET ROLE fence_owner; CREATE TABLE fence.gate_${jobId}_2 (left_over int); RESET ROLE`);
+    await job.raise(2);
+    expect(await openGates()).toEqual([2]);
+    expect(await tryEnter(await fenced.connect("low"), 2)).toEqual(all(undefined));
   });
 
   test("grants of other grantors, to roles and to groups, all end with the raise", async () => {
@@ -176,8 +191,8 @@ describe.each(postgresVersions().found)("the gate on PostgreSQL %i", (version) =
     expect(await openGates()).toEqual(expect.arrayContaining([1, 2]));
     await job.raise(3);
     expect(await openGates()).toEqual([3]);
+    await job.admit(jobId, 3); // the raise has closed the sentinel too
     await admin.query("REVOKE ALL ON ALL TABLES IN SCHEMA fence FROM invoice_app");
-    await job.admit(jobId, 3);
   });
 
   test("INV-3: whoever is inside a gate that stands open against the rules is waited for too", async () => {

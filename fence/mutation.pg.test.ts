@@ -29,6 +29,12 @@ describe("INV-3: the race on PostgreSQL 18 finds stale commits", () => {
 });
 
 describe("INV-3: the second line of defence holds by itself on PostgreSQL 18", () => {
+  test("the assertion that no old gate is open, when nothing is revoked: the raise fails instead", async () => {
+    const outcome = await raceWith("nothing is revoked");
+    expect(outcome).toMatchObject({ stale: 0, lowered: 0, raises: 1 });
+    expect(outcome.unexpected.join()).toContain("LF012: a gate of FencedJob");
+  });
+
   test("the compare-and-set, when raisers do not wait for each other", async () => {
     expect(await raceWith("neither row lock nor bracket")).toMatchObject({ stale: 0, lowered: 0 });
   });

@@ -7,6 +7,8 @@ import { loadMigrations, type Migration } from "../fence/migrations.ts";
 
 type Edit = readonly [from: string, to: string];
 
+const NOT_ASSERTED = "WHERE g.open AND g.generation <> _generation;";
+
 export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   "the row is not locked first": [
     ["FROM fence.job WHERE name = _name FOR NO KEY UPDATE", "FROM fence.job WHERE name = _name"],
@@ -59,12 +61,10 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
     ["WHERE c.oid = _table AND a.grantee <> c.relowner", "WHERE c.oid = _table AND a.grantee = 0"],
   ],
   "SELECT goes with the rest": [["  EXECUTE format('GRANT SELECT ON TABLE %s TO PUBLIC', _table);\n", ""]],
-  "the closed gates are not asserted": [["IF _open IS NOT NULL THEN", "IF false THEN"]],
-  "a gate's owner is not asserted": [
-    [
-      "c.relowner <> (SELECT relowner FROM pg_class WHERE oid = 'fence.never'::regclass)\n           OR EXISTS",
-      "EXISTS",
-    ],
+  "the owners of the gates are not looked at": [["WHERE pg_get_userbyid(c.relowner) <> current_user;", "WHERE false;"]],
+  "the closed gates are not asserted, and what is revoked is too little": [
+    [NOT_ASSERTED, "WHERE false;"],
+    ["WHERE c.oid = _table AND a.grantee <> c.relowner\n", "WHERE c.oid = _table AND a.grantee = 0\n"],
   ],
   "the sentinel is not closed again": [
     ["PERFORM fence.close_table(c.oid) FROM pg_class c WHERE c.oid =", "PERFORM FROM pg_class c WHERE c.oid ="],
@@ -139,7 +139,7 @@ export const GROUPS: Readonly<Record<string, readonly Edit[]>> = {
   ],
   "neither revoke nor assertion": [
     ["EXECUTE format('REVOKE ALL ON TABLE %s FROM %s CASCADE', _table, _grantee);", "NULL;"],
-    ["IF _open IS NOT NULL THEN", "IF false THEN"],
+    [NOT_ASSERTED, "WHERE false;"],
   ],
 };
 

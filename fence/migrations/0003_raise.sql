@@ -86,6 +86,14 @@ BEGIN
   IF NOT fence.raise_bracket(_row.id) THEN
     RAISE EXCEPTION 'a statement that cannot be in a transaction is still running' USING ERRCODE = '55P03';
   END IF;
+  -- Only a gate's owner can close it, and who owns it can open it again.
+  SELECT string_agg(format('%s (owner "%s")', g.gate, pg_get_userbyid(c.relowner)), ', ') INTO _open
+    FROM fence.gates(_row.id) g JOIN pg_class c ON c.oid = g.gate WHERE pg_get_userbyid(c.relowner) <> current_user;
+  IF _open IS NOT NULL THEN
+    PERFORM fence.refuse('LF012', format('a gate of FencedJob "%s" could not be closed', _name),
+      format('It belongs to somebody else: %s. Nothing was changed.', _open),
+      format('Run, as an administrator, for each: ALTER TABLE … OWNER TO %I. The raise is tried again by itself.', current_user));
+  END IF;
   -- Step 2: the gate of exactly the generation just read (and any that stands open against the rules): new entries
   -- queue behind us, those inside are waited for. EXCLUSIVE: pg_dump does not conflict, and standbys are not locked.
   FOR _gate IN SELECT g.gate FROM fence.gates(_row.id) g WHERE g.generation = _row.generation OR g.open ORDER BY g.generation LOOP
@@ -106,12 +114,11 @@ BEGIN
   EXECUTE format('DROP TABLE IF EXISTS fence.%I', _next); -- a leftover of a dump or of another history
   EXECUTE format('CREATE TABLE fence.%I ()', _next);
   EXECUTE format('GRANT SELECT, UPDATE ON TABLE fence.%I TO PUBLIC', _next);
-  SELECT string_agg(format('%s (owner "%s")', g.gate, pg_get_userbyid(c.relowner)), ', ') INTO _open
-    FROM fence.gates(_row.id) g JOIN pg_class c ON c.oid = g.gate WHERE g.open AND g.generation <> _generation;
+  SELECT string_agg(g.gate::text, ', ') INTO _open FROM fence.gates(_row.id) g WHERE g.open AND g.generation <> _generation;
   IF _open IS NOT NULL THEN
     PERFORM fence.refuse('LF012', format('a gate of FencedJob "%s" could not be closed', _name),
-      format('Still open: %s. Another owner or a foreign grant keeps it so; nothing was changed.', _open),
-      format('Run, as an administrator, for each: ALTER TABLE … OWNER TO %I; REVOKE ALL ON … FROM PUBLIC CASCADE.', current_user));
+      format('Still open: %s. A foreign grant keeps it so. Nothing was changed.', _open),
+      'Run, as an administrator, for each: REVOKE ALL ON … FROM PUBLIC CASCADE, and from whom \dp shows.');
   END IF;
   -- At the end of the drain, under the gate's lock: nothing older can commit after this is read.
   SELECT c.progress INTO checkpoint FROM fence.claim c WHERE c.job_id = _row.id ORDER BY c.generation DESC LIMIT 1;
