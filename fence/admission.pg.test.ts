@@ -2,7 +2,7 @@ import pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { type Fenced, failure, type JobOfTest, runSessionStart, startFenced } from "../testing/fenced.ts";
 import { postgresVersions } from "../testing/postgres.ts";
-import { refuseSql, sessionStartSteps } from "./enter.ts";
+import { enterLockSql, refuseSql, sessionStartSteps } from "./enter.ts";
 
 describe.each(postgresVersions().found)("admission of sessions on PostgreSQL %i", (version) => {
   let fenced: Fenced;
@@ -60,6 +60,25 @@ describe.each(postgresVersions().found)("admission of sessions on PostgreSQL %i"
     const error = await failure(client.query("SELECT fence.admit_session($1, 1, 'uid-1')", [jobId]));
     expect(error).toMatchObject({ code: "LF021" });
     await client.query("ROLLBACK");
+  });
+
+  test("INV-2: admission itself compares holder and history, not only the check in front of the gate", async () => {
+    const client = await fenced.connect();
+    await client.query("SELECT fence.begin_session()");
+    const admitAs = async (holder: string): Promise<string | undefined> => {
+      await client.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}`);
+      const admitted = client.query("SELECT fence.admit_session($1, 1, $2)", [jobId, holder]);
+      const code = await admitted.then(
+        () => undefined,
+        (error) => error.code,
+      );
+      await client.query("ROLLBACK");
+      return code;
+    };
+    expect(await admitAs("uid-other")).toBe("LF001");
+    expect(await admitAs("uid-1")).toBeUndefined();
+    await admin.query("UPDATE fence.job SET incarnation = 'another/history' WHERE id = $1", [jobId]);
+    expect(await admitAs("uid-1")).toBe("LF003");
   });
 
   test("a session whose read-only default was lost on the way, or is lost by RESET ALL, is refused", async () => {

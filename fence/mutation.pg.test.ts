@@ -5,7 +5,7 @@ import { mutatedMigrations } from "../testing/mutants.ts";
 import { RACE_SETTINGS, type RaceOutcome, race } from "../testing/race.ts";
 
 const SEED = 20261129;
-const RACE_MS = 4000;
+const RACE_MS = 5000;
 
 async function raceWith(mutant: string): Promise<RaceOutcome> {
   const migrations = mutatedMigrations(mutant);
