@@ -197,8 +197,8 @@ describe("what a database can be in the way of", () => {
   afterAll(() => postgres?.stop());
 
   test("without the schema the raise and the row say how to install it", async () => {
-    for (const attempt of [raise(address, identity, options), readFence(address, "a/b", { clock })]) {
-      const error = await failure(attempt);
+    for (const attempt of [() => raise(address, identity, options), () => readFence(address, "a/b", { clock })]) {
+      const error = await failure(attempt());
       expect(error).toMatchObject({ code: "LF011", final: false });
       expect(error.hint).toContain("fencedjob db install");
     }
