@@ -65,7 +65,15 @@ export async function image(name: ImageName, say: (line: string) => void): Promi
 
 async function buildArchive(built: Image, context: string, dockerfile: string, base: Image | undefined): Promise<void> {
   const unfinished = `${built.archive}.${process.pid}`;
-  const options = ["-t", built.ref, "-f", dockerfile, ...(base ? ["--build-arg", `BASE=${base.ref}`] : [])];
+  const options = [
+    "-t",
+    built.ref,
+    "-f",
+    dockerfile,
+    "--build-arg",
+    "DIST=prebuilt",
+    ...(base ? ["--build-arg", `BASE=${base.ref}`] : []),
+  ];
   try {
     if (await dockerAnswers()) {
       if (base) await run(["docker", "load", "-q", "-i", base.archive]);
