@@ -1,0 +1,59 @@
+import { execFile } from "node:child_process";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { startPostgres, type TestPostgres } from "../testing/postgres.ts";
+
+let postgres: TestPostgres;
+beforeAll(async () => {
+  postgres = await startPostgres({});
+});
+afterAll(() => postgres?.stop());
+
+/** Runs `fencedjob db …` as a user would; what it says, and its exit code. */
+function db(databaseUrl: string, ...args: string[]): Promise<{ code: number; said: string }> {
+  const program = join(import.meta.dirname, "fencedjob.ts");
+  return new Promise((resolve) => {
+    const env = { ...process.env, DATABASE_URL: databaseUrl };
+    execFile("node", [program, "db", ...args], { env }, (error, stdout, stderr) => {
+      resolve({ code: error ? Number(error.code) : 0, said: stdout + stderr });
+    });
+  });
+}
+
+test("from an empty database to a raised fence, each command says what it did and what to do next", async () => {
+  const admin = postgres.url();
+  const app = admin.replace("postgres@", "invoice_app@");
+
+  expect(await db(admin, "status")).toMatchObject({ code: 1, said: expect.stringContaining("fencedjob db install") });
+  expect(await db(admin, "install")).toMatchObject({
+    code: 0,
+    said: expect.stringMatching(/^Installed the fence schema/),
+  });
+  expect(await db(admin, "install")).toMatchObject({ code: 0, said: expect.stringContaining("installed already") });
+  expect(await db(admin, "status")).toMatchObject({ code: 1, said: expect.stringContaining("LF010") });
+  expect(await db(admin, "role", "--name", "invoice_app")).toMatchObject({
+    code: 0,
+    said: expect.stringContaining("created"),
+  });
+  expect(await db(app, "status")).toMatchObject({
+    code: 0,
+    said: expect.stringContaining("can run a fenced application"),
+  });
+
+  const raise = (generation: string) => db(app, "raise", "--job", "billing/invoice-run", "--generation", generation);
+  expect(await raise("3")).toMatchObject({ code: 0, said: expect.stringMatching(/fence none → 3 in \d+ ms/) });
+  const refused = await raise("2");
+  expect(refused.code).toBe(1);
+  expect(refused.said).toMatch(/^LF001: generation 2 .*\nDETAIL: .*\nHINT: {3}/);
+  expect(await db(app, "status", "--job", "billing/invoice-run")).toMatchObject({
+    code: 0,
+    said: expect.stringContaining("generation 3"),
+  });
+});
+
+test("a wrong URL is named without its password", async () => {
+  const { code, said } = await db("mysql://a:secret@b/c", "status");
+  expect(code).toBe(1);
+  expect(said).toContain("postgres://user:password@host:5432/database");
+  expect(said).not.toContain("secret");
+});
