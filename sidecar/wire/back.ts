@@ -109,6 +109,7 @@ export class Back implements MessageHandler {
     const head = replies.head();
     if (reply.kindOf(head) !== kind) throw new ProtocolError("an answer of the server fits no request");
     replies.shift();
+    if (head & reply.NOTED) this.#core.names.confirmed();
     return head & reply.OWN ? DROP : PASS;
   }
 
@@ -152,9 +153,12 @@ export class Back implements MessageHandler {
     if (tag === "COMMIT" || tag === "ROLLBACK") {
       if (mayLeave) core.entered = false;
     } else if (tag === "DISCARD ALL" || tag === "DEALLOCATE ALL") {
-      core.statements.clear();
+      core.names.clear();
       core.prepared = false;
-    } else if (tag === "DEALLOCATE") core.prepared = false;
+    } else if (tag === "DEALLOCATE") {
+      core.names.doubt();
+      core.prepared = false;
+    }
   }
 
   // ---- errors ----
@@ -233,6 +237,9 @@ export class Back implements MessageHandler {
       return;
     }
     this.#front.copyIn = false;
+    core.names.failed();
+    // The skipped requests may have been those that prepare the proxy's own statements.
+    if (core.replies.own > 0) core.prepared = false;
     if (core.replies.length > 0 && !core.replies.dropUntilSync()) core.discarding = !core.dropping;
   }
 

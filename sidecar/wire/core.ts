@@ -9,8 +9,8 @@ import type { PermitState } from "../../lease/permit.ts";
 import type { Counters } from "./counters.ts";
 import type { WireError } from "./errors.ts";
 import type { Sink } from "./framer.ts";
-import type { Statement } from "./lexer.ts";
 import { bind, closePortal, closeStatement, execute, IDLE, parse, query } from "./messages.ts";
+import { Names } from "./names.ts";
 import { ReplyQueue } from "./replies.ts";
 import type { Verdict } from "./verdict.ts";
 
@@ -152,9 +152,7 @@ export class Core {
 
   /** The statements of the proxy are prepared in this session. */
   prepared = false;
-  /** Prepared statements and portals of the client that are not plain. */
-  readonly statements = new Map<string, Statement>();
-  readonly portals = new Map<string, Statement>();
+  readonly names = new Names();
 
   standardStrings = true;
   wideTrail = false;

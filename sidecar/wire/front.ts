@@ -43,10 +43,11 @@ const PARSE_BYTES_SEEN = 64 * 1024;
 const BIND_BYTES_SEEN = 4 * 1024;
 /** Messages that are one name or nothing. */
 const SMALL_BYTES_MAX = 64 * 1024;
-/** Statements and portals of one session that are not plain. */
-const SPECIAL_NAMES_MAX = 10_000;
 /** Requests in flight after which the next group waits. */
 const REQUESTS_BEFORE_WAIT = 65_536;
+
+/** A text without a statement: needs no fence, changes nothing. */
+const EMPTY_STATEMENT: Statement = { kind: "session", offset: 0, ordinal: 0, words: "" };
 
 const REFUSE_STATEMENT = "_fencedjob_refuse";
 
@@ -277,23 +278,11 @@ export class Front implements MessageHandler {
     this.#beginGroup();
     if (blocked) return this.#refuseGroup(blocked);
     if (statement?.kind === "twoPhase") return this.#refuseGroup(twoPhaseRefused(statement.words));
-    const fenced = statement === undefined || (core.status !== IDLE && onlyFencedInBlock(statement));
+    const fenced =
+      statement === undefined || takesSnapshot(statement) || (core.status !== IDLE && onlyFencedInBlock(statement));
     if (fenced && core.bracket === "open") return this.#refuseGroup(besideBracket());
     if (fenced && !core.entered && core.status !== FAILED) this.#enter();
-    switch (type) {
-      case FRONT.parse:
-        core.replies.push(reply.PARSE);
-        break;
-      case FRONT.bind:
-        core.replies.push(reply.BIND);
-        break;
-      case FRONT.describe:
-        core.replies.push(reply.DESCRIBE);
-        break;
-      default:
-        core.replies.push(reply.EXECUTE);
-        this.#executes(statement);
-    }
+    this.#request(type, bytes, start, end, statement);
     return PASS;
   }
 
@@ -318,37 +307,48 @@ export class Front implements MessageHandler {
 
   /** What the message is about, when that is not a plain statement; names are noted on the way. */
   #statementOf(type: number, bytes: Buffer, start: number, end: number, total: number): Statement | undefined {
-    const core = this.#core;
+    const { names } = this.#core;
     const at = start + 5;
-    const nameEnd = cstringEnd(bytes, at, end);
-    if (nameEnd >= end && end - start < total) throw new ProtocolError("a name is too long");
+    const nameEnd = nameStop(bytes, at, end, end - start < total);
     switch (type) {
       case FRONT.parse: {
-        const found = lexFirst(bytes, nameEnd + 1, cstringEnd(bytes, nameEnd + 1, end), core);
-        const special = found?.kind === "plain" ? undefined : found;
-        if (special === undefined && core.statements.size === 0) return undefined;
-        return note(core.statements, bytes.toString("latin1", at, nameEnd), special);
+        const found = lexFirst(bytes, nameEnd + 1, cstringEnd(bytes, nameEnd + 1, end), this.#core);
+        if (!found) return EMPTY_STATEMENT;
+        return found.kind === "plain" ? undefined : found;
       }
-      case FRONT.bind: {
-        const stop = cstringEnd(bytes, nameEnd + 1, end);
-        if (stop >= end && end - start < total) throw new ProtocolError("a name is too long");
-        const statement = noted(core.statements, bytes, nameEnd + 1, stop);
-        if (statement === undefined && core.portals.size === 0) return undefined;
-        return note(core.portals, bytes.toString("latin1", at, nameEnd), statement);
-      }
+      case FRONT.bind:
+        return names.statement(bytes, nameEnd + 1, nameStop(bytes, nameEnd + 1, end, end - start < total));
       case FRONT.describe:
-        return noted(bytes[at] === 0x53 ? core.statements : core.portals, bytes, at + 1, nameEnd);
+        return names.described(bytes, at, nameEnd);
       default:
-        return noted(core.portals, bytes, at, nameEnd);
+        return names.portal(bytes, at, nameEnd);
     }
   }
 
-  #close(bytes: Buffer, start: number, end: number): Action {
+  #request(type: number, bytes: Buffer, start: number, end: number, statement: Statement | undefined): void {
     const core = this.#core;
+    const at = start + 5;
+    switch (type) {
+      case FRONT.parse:
+        return this.#noted(reply.PARSE, core.names.parse(bytes, at, cstringEnd(bytes, at, end), statement));
+      case FRONT.bind:
+        return this.#noted(reply.BIND, core.names.bind(bytes, at, cstringEnd(bytes, at, end), statement));
+      case FRONT.describe:
+        return core.replies.push(reply.DESCRIBE);
+      default:
+        core.replies.push(reply.EXECUTE);
+        this.#executes(statement);
+    }
+  }
+
+  #noted(kind: number, noted: boolean): void {
+    this.#core.replies.push(noted ? kind | reply.NOTED : kind);
+    if (noted) this.#core.unpredictable = true;
+  }
+
+  #close(bytes: Buffer, start: number, end: number): Action {
     this.#beginGroup();
-    const names = bytes[start + 5] === 0x53 ? core.statements : core.portals;
-    if (names.size > 0) names.delete(bytes.toString("latin1", start + 6, cstringEnd(bytes, start + 6, end)));
-    core.replies.push(reply.CLOSE);
+    this.#noted(reply.CLOSE, this.#core.names.close(bytes, start + 5, end));
     return PASS;
   }
 
@@ -382,6 +382,10 @@ export class Front implements MessageHandler {
       case "rollback":
         this.#executesEnd(statement);
         return;
+      case "unknown":
+        core.commitInFlight = true;
+        core.entered = false;
+        return;
       case "rollbackTo":
         // A savepoint older than the fence gives the lock back; entering again is harmless.
         core.entered = false;
@@ -403,12 +407,9 @@ export class Front implements MessageHandler {
     const core = this.#core;
     if (statement.kind === "commit" && core.status === IN_BLOCK) core.commitInFlight = true;
     core.entered = false;
-    if (statement.chain) {
-      if (core.status === FAILED) core.status = IN_BLOCK;
-      return;
-    }
-    core.status = IDLE;
-    core.readOnly = core.readOnlyDefault;
+    // A failed block has lost what it was: its chained successor begins with the default.
+    if (!statement.chain || core.status === FAILED) core.readOnly = core.readOnlyDefault;
+    core.status = statement.chain && core.status !== IDLE ? IN_BLOCK : IDLE;
   }
 
   #sync(): Action {
@@ -474,7 +475,11 @@ export class Front implements MessageHandler {
       core.unpredictable = true;
       return;
     }
-    if (!core.prepared) this.#prepare(fence.prepareWritable);
+    if (!core.prepared) {
+      // It may fail with the group: the next one waits for the answer.
+      core.unpredictable = true;
+      this.#prepare(fence.prepareWritable);
+    }
     if (!core.readOnly) this.#execution(inBlock ? fence.makeWritableInBlock : fence.makeWritable, inBlock);
     if (!core.prepared) {
       this.#prepare(fence.prepareEnter);
@@ -569,20 +574,16 @@ function onlyFencedInBlock(statement: Statement): boolean {
   return statement.kind === "inBlock" || needsBracket(statement);
 }
 
-/** Remembers only what is not plain. */
-function note(names: Map<string, Statement>, name: string, statement: Statement | undefined): Statement | undefined {
-  if (statement === undefined) {
-    if (names.size > 0) names.delete(name);
-    return undefined;
-  }
-  if (names.size >= SPECIAL_NAMES_MAX) throw new ProtocolError("too many prepared transaction statements");
-  names.set(name, statement);
-  return statement;
+/** Bare in a group, they would be a query before the fence of what follows there. */
+function takesSnapshot({ kind, words }: Statement): boolean {
+  return kind === "unknown" || words.startsWith("DEALLOCATE") || words.startsWith("DECLARE");
 }
 
-/** The statement noted under a name; nothing is decoded while nothing is noted. */
-function noted(names: Map<string, Statement>, bytes: Buffer, start: number, end: number): Statement | undefined {
-  return names.size === 0 ? undefined : names.get(bytes.toString("latin1", start, end));
+/** End of the name at `at`; `more`: the message goes on behind the bytes at hand. */
+function nameStop(bytes: Buffer, at: number, end: number, more: boolean): number {
+  const stop = cstringEnd(bytes, at, end);
+  if (stop >= end && more) throw new ProtocolError("a name is too long");
+  return stop;
 }
 
 /** Characters of UTF-8 (or of a one-byte encoding) in `bytes[start..end)`. */

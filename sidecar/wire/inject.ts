@@ -132,12 +132,11 @@ class Walk {
       case "commit":
       case "rollback":
         if (statement.kind === "commit") this.commits = true;
+        // A failed block has lost what it was: its chained successor begins with the default.
+        if (!statement.chain || this.#failed) this.readOnly = this.readOnlyDefault;
+        if (!statement.chain) this.#open = false;
         this.#entered = false;
         this.#failed = false;
-        if (!statement.chain) {
-          this.#open = false;
-          this.readOnly = this.readOnlyDefault;
-        }
         return;
       case "rollbackTo":
         this.#entered = false;

@@ -25,6 +25,8 @@ export type StatementKind =
   | "noBlock"
   /** CALL and DO: outside of a block they may end transactions and begin new ones. */
   | "procedure"
+  /** Never of a text: a name whose text is not known any more (names.ts). */
+  | "unknown"
   /** PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED. */
   | "twoPhase";
 

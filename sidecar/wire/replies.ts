@@ -21,7 +21,9 @@ export const COPY_END = 9;
 export const OWN = 0x80;
 /** Flag: the proxy's own request that stands for a refused one: its error goes to the client in our words. */
 export const REFUSAL = 0x40;
-const KIND = 0x3f;
+/** Flag: on its success a name has the meaning that was noted for it (`Names`). */
+export const NOTED = 0x20;
+const KIND = 0x1f;
 
 /** Requests in flight in one group of a client, a byte each; beyond it the session ends. */
 export const REQUESTS_MAX = 4_194_304;
