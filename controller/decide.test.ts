@@ -370,6 +370,22 @@ test("suspend deletes every pod and says when none is left", () => {
   expect(condition(stopped, "Suspended")).toMatchObject({ status: "True", reason: "Stopped" });
 });
 
+test("an owner that was stopped by suspend did not fail", () => {
+  const spec = aSpec({ suspend: true });
+  for (const pods of [[], [aPod(1, { phase: "Failed" })]]) {
+    const plan = decide(aSnapshot({ spec, status: owned(), pods, lease: aLease(1, 1) }));
+    expect(plan.status.history[0]).toMatchObject({ generation: 1, reason: "Suspended" });
+    expect(plan.status.failures).toBe(0);
+    expect(plan.events.map(({ type }) => type)).toEqual(["Normal"]);
+  }
+});
+
+test("a job that is being deleted gets no new pod", () => {
+  const job = { name: "run", namespace: "billing", generation: 1, deleting: true };
+  expect(decide(aSnapshot({ job })).actions).toEqual([]);
+  expect(decide(aSnapshot({ job, status: owned(), pods: [] })).actions).toEqual([]);
+});
+
 test("a superseded pod lingers to see the refusal, then is deleted", () => {
   const until = (iso: string) => ({
     generation: 2,

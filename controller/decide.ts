@@ -88,7 +88,7 @@ function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null
   dropLostCandidates(draft);
   const successor = readyCandidate(draft);
   const open = !status.completionTime && !spec.suspend && !snapshot.job.deleting && isAdmitted(snapshot);
-  if (status.owner && state?.kind === "ended") endOwnership(draft, spec, status.owner, state.end);
+  if (status.owner && state?.kind === "ended") endOwnership(draft, spec, status.owner, whileSuspended(spec, state.end));
   else if (status.owner && state?.kind === "overdue" && state.expired && successor && open) {
     const seconds = Math.round(snapshot.leaseUnchangedMs / 1000);
     const message = `${status.owner.pod} (generation ${status.owner.generation}) did not renew for ${seconds} s; its writes will be refused`;
@@ -105,12 +105,18 @@ function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null
   draft.condition("Failed", "False", "Running", `${status.failures} of ${spec.backoffLimit} consecutive failures`);
   if (status.owner) watchOwner(draft, spec, status.owner, state);
   const wanted = candidatesWanted(draft, spec, state);
-  keepCandidates(draft, isAdmitted(snapshot) ? wanted : 0);
+  keepCandidates(draft, isAdmitted(snapshot) && !snapshot.job.deleting ? wanted : 0);
   if (!status.owner) grantNext(draft);
 }
 
 function isAdmitted(snapshot: Snapshot): boolean {
   return snapshot.spec.ok && snapshot.template.ok;
+}
+
+/** A pod that we stopped did not fail. */
+function whileSuspended(spec: FencedJobSpec, end: OwnershipEnd): OwnershipEnd {
+  if (!spec.suspend || end.outcome === "success") return end;
+  return { reason: "Suspended", outcome: "superseded", message: "the owner was stopped because spec.suspend is true" };
 }
 
 function endOwnership(draft: Draft, spec: FencedJobSpec, owner: Owner, end: OwnershipEnd): void {
@@ -126,7 +132,8 @@ function endOwnership(draft: Draft, spec: FencedJobSpec, owner: Owner, end: Owne
   });
   status.history.splice(HISTORY_MAX);
   delete status.owner;
-  draft.event(end.outcome === "success" ? "Normal" : "Warning", end.reason, end.message);
+  const expected = end.outcome === "success" || end.reason === "Suspended";
+  draft.event(expected ? "Normal" : "Warning", end.reason, end.message);
   countRejectedWrites(draft);
   if (end.outcome === "success") {
     status.failures = 0;

@@ -70,6 +70,22 @@ describe("waiting for a grant", () => {
     expect(grant).toEqual({ holder: "uid-1", generation: 4 });
   });
 
+  test("a watch that falls silent is begun anew, so that the grant is seen at last (D01)", async () => {
+    const { clock, api, holder, stop } = aHolder();
+    api.silent = true;
+    api.change({ holderIdentity: "uid-9" });
+    let granted = false;
+    void holder.waitForGrant(stop.signal).then(() => {
+      granted = true;
+    });
+    await clock.advance(5_000);
+    api.change({ holderIdentity: "uid-1" });
+    await clock.advance(10_000);
+    expect(granted).toBe(false);
+    await clock.advance(25_000);
+    expect(granted).toBe(true);
+  });
+
   test("a generation that is no integer is no grant", async () => {
     const { clock, api, holder, stop } = aHolder();
     api.change({}, { "fencedjob.dev/generation": "1e3" });
@@ -210,9 +226,17 @@ describe("renewal", () => {
   test("a refused renewal is tried again and costs no ownership while the Lease names us", async () => {
     const { clock, api, permit, result, hold } = aHolder();
     await hold();
-    api.fault = "forbidden";
+    api.forbidden = true;
     await clock.advance(6_000);
     expect(result.lost).toBeUndefined();
+    expect(permit.state(clock.monoMs())).toBe("valid");
+    const before = api.replaces;
+    await clock.advance(60_000);
+    expect(permit.state(clock.monoMs())).toBe("unconfirmed");
+    // Ever less often, down to once an interval: an API server in trouble is not hammered.
+    expect(api.replaces - before).toBeLessThan(30);
+    api.forbidden = false;
+    await clock.advance(4_000);
     expect(permit.state(clock.monoMs())).toBe("valid");
   });
 });

@@ -31,8 +31,11 @@ export interface HolderParts {
   readonly report: () => string;
 }
 
+/** After an attempt that was not confirmed; doubled each time up to the renewal interval. */
 const RETRY_MS = 250;
 const WATCH_RETRY_MS = 1_000;
+/** A watch can be half dead in silence: each begins anew with the present state after this, so a grant is seen at last. */
+const WATCH_MS_MAX = 30_000;
 
 export class Holder {
   readonly #parts: HolderParts;
@@ -40,6 +43,8 @@ export class Holder {
   /** Send times of renewals that the record may show, by their renewal time. */
   readonly #sentAtMs = new Map<string, number>();
   #wake: () => void = () => {};
+  /** Asked to renew soon, perhaps while a renewal with the older report is on its way. */
+  #poked = false;
 
   constructor(parts: HolderParts) {
     this.#parts = parts;
@@ -49,39 +54,52 @@ export class Holder {
   async waitForGrant(signal: AbortSignal): Promise<Grant> {
     const { api, clock, random, log, holder } = this.#parts;
     for (;;) {
+      const life = new AbortController();
+      const cancel = clock.after(jitter(random, WATCH_MS_MAX), () => life.abort());
       // Without a version a watch begins with the present state: what was missed between two of them is seen.
-      for await (const news of api.watch(undefined, signal)) {
+      for await (const news of api.watch(undefined, AbortSignal.any([signal, life.signal]))) {
         if (news.kind === "ended") log.warn("the watch of the Lease ended; it begins anew", { why: news.message });
         if (news.kind !== "lease") continue;
         const record = readLease(news.lease);
         if (record.holder !== holder || record.generation === null) continue;
+        cancel();
         this.#raw = news.lease;
         return { holder, generation: record.generation };
       }
+      cancel();
       signal.throwIfAborted();
+      if (life.signal.aborted) continue;
       await clock.sleep(jitter(random, WATCH_RETRY_MS), signal);
     }
   }
 
   /** Renews at once and then every interval, until ownership is lost (resolves with why) or `signal` aborts (resolves null). */
   async hold(grant: Grant, signal: AbortSignal): Promise<string | null> {
-    const { clock, random, timing, permit } = this.#parts;
-    while (!signal.aborted) {
+    const { clock, permit } = this.#parts;
+    for (let unconfirmed = 0; !signal.aborted; ) {
+      this.#poked = false;
       const sentAtMs = clock.monoMs();
       const outcome = await this.#renew(grant, sentAtMs);
       if (outcome.kind === "lost") {
         permit.lose();
         return outcome.why;
       }
-      const pauseMs =
-        outcome.kind === "confirmed" ? sentAtMs + timing.renewIntervalMs - clock.monoMs() : jitter(random, RETRY_MS);
-      if (!signal.aborted) await this.#pause(Math.max(0, pauseMs), signal);
+      unconfirmed = outcome.kind === "confirmed" ? 0 : unconfirmed + 1;
+      await this.#pause(this.#untilNextMs(sentAtMs, unconfirmed), signal);
     }
     return null;
   }
 
+  /** An interval from the last send; after attempts that were not confirmed sooner, but ever less often. */
+  #untilNextMs(sentAtMs: number, unconfirmed: number): number {
+    const { clock, random, timing } = this.#parts;
+    if (unconfirmed === 0) return Math.max(0, sentAtMs + timing.renewIntervalMs - clock.monoMs());
+    return jitter(random, Math.min(timing.renewIntervalMs, RETRY_MS * 2 ** (unconfirmed - 1)));
+  }
+
   /** Makes the next renewal happen now, so that a changed report is told at once. */
   renewSoon(): void {
+    this.#poked = true;
     this.#wake();
   }
 
@@ -138,6 +156,7 @@ export class Holder {
   }
 
   async #pause(ms: number, signal: AbortSignal): Promise<void> {
+    if (signal.aborted || this.#poked) return;
     const woken = new Promise<void>((resolve) => {
       this.#wake = resolve;
     });

@@ -64,6 +64,14 @@ export class Raiser {
     this.#tell({ database: database.name, code, message, hint, final: false, floor: null });
   }
 
+  /** The database, or the thread that serves it, is lost to this pod for good: it must be replaced (INV-7). */
+  async superseded({ database, address }: RaisedDatabase, why: string): Promise<void> {
+    const floor = await this.#floor(address);
+    const { generation } = this.#parts.identity;
+    const message = `generation ${generation} cannot go on in "${database.name}": ${why}.`;
+    this.#tell({ database: database.name, code: "LF001", message, hint: "", final: true, floor });
+  }
+
   mended(database: SidecarDatabase): void {
     if (this.#failures.delete(database.name)) this.#parts.changed();
   }

@@ -184,6 +184,8 @@ describe("loss", () => {
     const admin = await fenced.connectAdmin();
     expect((await admin.query("SELECT FROM written WHERE generation = 101")).rowCount).toBe(0);
     expect(await sidecar.status()).toMatchObject({ rejectedWrites: 2 });
+    // The Lease still names this pod: the controller hears that it must be replaced, and above which generation.
+    expect(await until(() => sidecar.report()?.failures[0])).toMatchObject({ code: "LF001", final: true, floor: 2 });
     await sidecar.end();
     expect(sidecar.lastWords()).toEqual({ generation: 1, rejectedWrites: 2 });
     expect(readLease(sidecar.api.lease as RawLease).holder).toBe("uid-1");

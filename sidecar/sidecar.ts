@@ -140,7 +140,11 @@ export class Sidecar {
           permit: this.#permit,
           drainMs: config.drainMs,
           log,
-          lost: (why) => this.#lose(why),
+          lost: (why) => {
+            // The Lease may still name this pod: the controller must hear that it cannot own any more.
+            void raiser.superseded(one, why);
+            this.#lose(why);
+          },
         });
         raiser.mended(database);
         return wire;

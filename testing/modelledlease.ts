@@ -11,8 +11,12 @@ import type { LeaseAnswer, LeaseNews } from "../sidecar/leaseclient.ts";
 export class ModelledLease implements LeaseApi {
   lease: RawLease | null;
   latencyMs = 10;
-  /** For the next replace: done but not answered, not done and not answered, or refused. */
-  fault: "done-unanswered" | "lost" | "forbidden" | null = null;
+  /** For the next replace: done but not answered, or neither. */
+  fault: "done-unanswered" | "lost" | null = null;
+  /** While true a watch brings the present state, then nothing, and does not end. */
+  silent = false;
+  /** While true each replace is refused. */
+  forbidden = false;
   /** While true nobody is answered. */
   down = false;
   replaces = 0;
@@ -58,7 +62,7 @@ export class ModelledLease implements LeaseApi {
     this.replaces++;
     const { fault } = this;
     this.fault = null;
-    if (fault === "forbidden") return { kind: "refused", status: 403, message: "no", retryAfterMs: 0 };
+    if (this.forbidden) return { kind: "refused", status: 403, message: "no", retryAfterMs: 0 };
     if (!(await this.#reached(timeoutMs)) || fault === "lost")
       return { kind: "unknown", message: "timeout", sent: true };
     if (!this.lease) return { kind: "notFound" };
@@ -71,11 +75,13 @@ export class ModelledLease implements LeaseApi {
     return { kind: "ok", lease: this.lease };
   }
 
-  async *watch(): AsyncGenerator<LeaseNews, void, void> {
+  async *watch(_resourceVersion: string | undefined, signal: AbortSignal): AsyncGenerator<LeaseNews, void, void> {
     await this.#clock.sleep(this.latencyMs);
     if (this.lease) yield { kind: "lease", lease: this.lease };
-    await this.#clock.sleep(500);
-    yield { kind: "ended", gone: false, message: "the server ended the watch" };
+    if (this.silent)
+      await new Promise<void>((resolve) => signal.addEventListener("abort", () => resolve(), { once: true }));
+    else await this.#clock.sleep(500);
+    if (!signal.aborted) yield { kind: "ended", gone: false, message: "the server ended the watch" };
   }
 
   async #reached(timeoutMs: number): Promise<boolean> {
