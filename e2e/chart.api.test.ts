@@ -1,0 +1,88 @@
+/** The Helm chart against a real API server: what it renders is accepted, what it must refuse is refused. */
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { parse, parseAllDocuments } from "yaml";
+import { startApiServer, type TestApiServer } from "../testing/apiserver.ts";
+import { build, programPath } from "./cluster/build.ts";
+import { run } from "./cluster/command.ts";
+import { checkout } from "./cluster/paths.ts";
+
+const CHART = join(checkout, "charts/fencedjob");
+const BUILD_MS_MAX = 10 * 60_000;
+
+let server: TestApiServer;
+
+beforeAll(async () => {
+  await build(["helm"], (line) => console.error(line));
+  server = await startApiServer();
+  await server.createNamespace("fencedjob-system");
+  await server.createNamespace("billing");
+}, BUILD_MS_MAX);
+
+afterAll(() => server?.stop());
+
+const render = (...args: string[]): Promise<string> =>
+  run([programPath("helm"), "template", "fencedjob", CHART, "-n", "fencedjob-system", ...args]);
+
+interface Rendered {
+  kind: string;
+  metadata: { name: string; namespace?: string; annotations?: Record<string, string> };
+  rules?: { resources: string[]; verbs: string[] }[];
+  spec?: unknown;
+}
+
+const objects = (text: string): Rendered[] =>
+  parseAllDocuments(text)
+    .map((document) => document.toJS() as Rendered | null)
+    .filter((object) => object !== null);
+
+test.each([
+  ["the default values", []],
+  [
+    "one namespace, a digest, annotations",
+    [
+      "--set",
+      "watchNamespace=billing",
+      "--set",
+      `image.digest=sha256:${"a".repeat(64)}`,
+      "--set",
+      "podAnnotations.a=b",
+    ],
+  ],
+])("the API server accepts every object of %s", async (_what, args) => {
+  const text = await render(...args);
+  const answer = await server.kubectl(["apply", "--dry-run=server", "--validate=strict", "-f", "-"], text);
+  expect(answer.trim().split("\n")).toHaveLength(objects(text).length);
+});
+
+test("the default controller may read no Secret, and nothing with a wildcard", async () => {
+  for (const { rules = [] } of objects(await render())) {
+    for (const { resources, verbs } of rules) {
+      expect(resources).not.toContain("secrets");
+      expect([...resources, ...verbs]).not.toContain("*");
+    }
+  }
+});
+
+test("with watchNamespace the controller's rights end at that namespace", async () => {
+  const kinds = objects(await render("--set", "watchNamespace=billing"))
+    .filter(({ rules }) => rules?.some(({ resources }) => resources.includes("pods")))
+    .map(({ kind, metadata }) => [kind, metadata.namespace]);
+  expect(kinds).toEqual([["Role", "billing"]]);
+});
+
+test("the chart's CRD is that of crds/, and stays when the release goes", async () => {
+  const crd = objects(await render()).find(({ kind }) => kind === "CustomResourceDefinition");
+  expect(crd?.metadata.annotations).toEqual({ "helm.sh/resource-policy": "keep" });
+  expect(crd?.spec).toEqual(parse(readFileSync(join(checkout, "crds/fencedjob.yaml"), "utf8")).spec);
+  expect(await render("--set", "crds.install=false")).not.toContain("CustomResourceDefinition");
+});
+
+test.each([
+  ["a misspelt value", "imagePullPolicy=Always", /imagePullPolicy/],
+  ["a digest that is none", "image.digest=latest", /digest/],
+  ["no worker", "workers=0", /workers/],
+])("%s is refused before anything is installed", async (_what, value, message) => {
+  await expect(render("--set", value)).rejects.toThrow(message);
+});
