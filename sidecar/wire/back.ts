@@ -89,7 +89,7 @@ export class Back implements MessageHandler {
         if (reply.kindOf(core.replies.head()) === reply.EXECUTE) core.replies.shift();
         return PASS;
       case BACK.copyIn:
-        if (reply.kindOf(core.replies.head()) === reply.EXECUTE) this.#front.copyIn = !core.replies.enterCopyIn();
+        if (reply.kindOf(core.replies.head()) === reply.EXECUTE) core.copyIn = !core.replies.enterCopyIn();
         return PASS;
       case BACK.error:
         return this.#error(bytes, start, end, total);
@@ -236,7 +236,7 @@ export class Back implements MessageHandler {
       core.query = undefined;
       return;
     }
-    this.#front.copyIn = false;
+    core.copyIn = false;
     core.names.failed();
     // The skipped requests may have been those that prepare the proxy's own statements.
     if (core.replies.own > 0) core.prepared = false;

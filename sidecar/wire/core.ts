@@ -133,6 +133,8 @@ export class Core {
   discarding = false;
   /** After our refusal the client's messages up to Sync are left out. */
   dropping = false;
+  /** The server waits for COPY data of an Execute, whose end the client has not sent. */
+  copyIn = false;
   /** A cancel request is under way: what comes next must not be hit by it. */
   cancelling = false;
 

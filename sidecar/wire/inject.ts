@@ -132,9 +132,10 @@ class Walk {
       case "commit":
       case "rollback":
         if (statement.kind === "commit") this.commits = true;
-        // A failed block has lost what it was: its chained successor begins with the default.
-        if (!statement.chain || this.#failed) this.readOnly = this.readOnlyDefault;
-        if (!statement.chain) this.#open = false;
+        if (!statement.chain) {
+          this.readOnly = this.readOnlyDefault;
+          this.#open = false;
+        }
         this.#entered = false;
         this.#failed = false;
         return;

