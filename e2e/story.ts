@@ -42,6 +42,7 @@ const STEP_MS_MAX = 60_000;
 export async function playStory(parts: StoryParts): Promise<StoryEnd> {
   const { cluster, api, database, namespace, appImage, tell } = parts;
   const job = parse(readFileSync(join(checkout, "examples/invoice-run.yaml"), "utf8")) as RawObject;
+  job.metadata.namespace = namespace;
   const spec = job.spec as {
     lease: { durationSeconds: number };
     template: { spec: { containers: { image: string }[] } };
@@ -69,7 +70,7 @@ export async function playStory(parts: StoryParts): Promise<StoryEnd> {
 
   try {
     tell("", "kubectl apply -f examples/invoice-run.yaml");
-    await cluster.kubectl(["apply", "-n", namespace, "-f", "-"], JSON.stringify(job));
+    await cluster.kubectl(["apply", "-f", "-"], JSON.stringify(job));
     const first = await owner(1);
     const { pod: podA, uid: uidA } = first.owner as { pod: string; uid: string };
     tell(podA, `owner, generation 1; ${await fenceWords(cluster, namespace, 1)}`);
