@@ -5,7 +5,7 @@
 import type { Core } from "./core.ts";
 import { besideBracket, twoPhaseRefused, type WireError } from "./errors.ts";
 import { type Action, DROP, HOLD, PASS, ProtocolError } from "./framer.ts";
-import { needsBracket } from "./inject.ts";
+import { needsBracket, takesSnapshot } from "./inject.ts";
 import { lexFirst, type Statement } from "./lexer.ts";
 import { bind, copyFail, cstringEnd, execute, FAILED, FRONT, IDLE, IN_BLOCK, parse, sync } from "./messages.ts";
 import type { Outgoing } from "./outgoing.ts";
@@ -42,8 +42,7 @@ export class ExtendedProtocol {
     this.#beginGroup();
     if (blocked) return this.#refuseGroup(blocked);
     if (statement?.kind === "twoPhase") return this.#refuseGroup(twoPhaseRefused(statement.words));
-    const fenced =
-      statement === undefined || takesSnapshot(statement) || (core.status !== IDLE && onlyFencedInBlock(statement));
+    const fenced = statement === undefined || isFenced(statement, core.status !== IDLE);
     if (fenced && core.bracket === "open") return this.#refuseGroup(besideBracket());
     if (fenced && !core.entered && core.status !== FAILED) this.#out.enter();
     this.#enqueue(type, bytes, start, end, statement);
@@ -235,14 +234,11 @@ export class ExtendedProtocol {
   }
 }
 
-/** Inside a block these are what plain statements are. */
-function onlyFencedInBlock(statement: Statement): boolean {
-  return statement.kind === "inBlock" || needsBracket(statement);
-}
-
-/** Bare in a group, they would be a query before the fence of what follows there. */
-function takesSnapshot({ kind, words }: Statement): boolean {
-  return kind === "unknown" || words.startsWith("DEALLOCATE") || words.startsWith("DECLARE");
+/** Whether a statement that is not plain must have entered; some only where there is a block that can hold the lock. */
+function isFenced(statement: Statement, inBlock: boolean): boolean {
+  if (inBlock) return statement.kind === "inBlock" || needsBracket(statement) || takesSnapshot(statement);
+  // DISCARD ALL cannot be in a transaction, and is one by itself.
+  return takesSnapshot(statement) && !statement.words.startsWith("DISCARD");
 }
 
 /** End of the name at `at`; `more`: the message goes on behind the bytes at hand. */

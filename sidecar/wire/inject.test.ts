@@ -53,6 +53,7 @@ describe("where the fence goes into a simple query", () => {
       "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
       "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
     ],
+    ["what counts as a query enters, though it needs no fence", pending, "DEALLOCATE ALL", "W|DEALLOCATE ALL"],
     ["once entered, nothing more", entered, "INSERT", "INSERT"],
     ["COMMIT and ROLLBACK go bare", pending, "COMMIT", "COMMIT"],
     ["a read-only block is entered and stays read-only", { ...pending, readOnly: true }, "SELECT", "L|SELECT"],

@@ -65,6 +65,11 @@ export function needsBracket(statement: Statement): boolean {
   return statement.kind === "noBlock" || statement.kind === "procedure";
 }
 
+/** Counts as a query: the fence must be in front of it, as no transaction can be made writable after one. */
+export function takesSnapshot({ kind, words }: Statement): boolean {
+  return kind === "unknown" || /^(DEALLOCATE|DECLARE|DISCARD)/.test(words);
+}
+
 /** Follows the transactions of one text, statement by statement. */
 class Walk {
   readonly injections: Injection[] = [];
@@ -109,8 +114,9 @@ class Walk {
       case "setTransaction":
         // In a block it may still set the isolation level, which a LOCK before it does not disturb.
         return !single;
-      case "setDefault":
       case "session":
+        return !single || (this.#open && takesSnapshot(statement));
+      case "setDefault":
         return !single;
       default:
         return false;
