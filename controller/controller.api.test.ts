@@ -246,6 +246,36 @@ describe("the story of one job", () => {
   });
 });
 
+describe("a job that is created anew under its old name", () => {
+  test("is another job: with an account of its own, also when the old account is collected meanwhile", {
+    timeout: 60_000,
+  }, async () => {
+    await aController();
+    await create(aJob("again"));
+    await podIs("again-1", "Pending");
+    const account = { namespace, name: "again-fencedjob" };
+    await api.delete(RESOURCES.fencedJobs, { namespace, name: "again" });
+    // There is no garbage collector here; what it would do:
+    await api.delete(RESOURCES.pods, { namespace, name: "again-1" }, { gracePeriodSeconds: 0 });
+    await api.delete(RESOURCES.serviceAccounts, account);
+    await create(aJob("again"));
+    await podIs("again-1", "Pending");
+    const { uid } = (await api.get(RESOURCES.fencedJobs, { namespace, name: "again" })).metadata;
+    expect((await api.get(RESOURCES.serviceAccounts, account)).metadata.ownerReferences).toMatchObject([{ uid }]);
+  });
+
+  test("an account that somebody deletes is made again for the next pod", { timeout: 60_000 }, async () => {
+    await aController();
+    await create(aJob("account", { backoffLimit: 3 }));
+    await podIs("account-1", "Pending");
+    await owned("account", "account-1");
+    await api.delete(RESOURCES.serviceAccounts, { namespace, name: "account-fencedjob" });
+    await podIs("account-1", "Failed");
+    await podIs("account-2", "Pending");
+    expect(await owned("account", "account-2")).toBe(2);
+  });
+});
+
 describe("two active controllers", () => {
   test("INV-8, INV-9: issue each generation to one pod only, and never go back", { timeout: 60_000 }, async () => {
     await aController();

@@ -41,6 +41,8 @@ const REFUSED_TEMPLATE_RETRY_MS = 30_000;
 
 /** What is known about one job beyond what the API server stores; lost without harm. */
 interface Memory {
+  /** Of the FencedJob that the rest is about: one that is created anew under the same name is another one. */
+  uid?: string;
   observation?: Observation;
   /** The status that we wrote, while the watch still shows the version before it. */
   written?: { base: string; job: FencedJob };
@@ -68,7 +70,7 @@ export class Reconciler {
       this.#memory.delete(key);
       return { kind: "done" };
     }
-    const memory = this.#of(key);
+    const memory = this.#about(key, stored.metadata.uid);
     if (memory.written && memory.written.base !== stored.metadata.resourceVersion) delete memory.written;
     const job = memory.written?.job ?? stored;
     const snapshot = await this.#gather(key, job, memory);
@@ -81,6 +83,15 @@ export class Reconciler {
 
   #of(key: string): Memory {
     const memory = this.#memory.get(key) ?? { burned: new Set<number>() };
+    this.#memory.set(key, memory);
+    return memory;
+  }
+
+  #about(key: string, uid: string): Memory {
+    const { uid: before, observation } = this.#of(key);
+    if (before === uid) return this.#of(key);
+    // What was observed of the Lease is about the Lease, not about the job.
+    const memory: Memory = { uid, burned: new Set(), ...(observation && { observation }) };
     this.#memory.set(key, memory);
     return memory;
   }
@@ -215,6 +226,8 @@ export class Reconciler {
     try {
       await api.create(RESOURCES.pods, pod as unknown as KubeObject);
     } catch (error) {
+      // The account or a quota may have gone since the template was tried: it is tried again.
+      if (!isAlreadyExists(error)) delete memory.template;
       if (!isAlreadyExists(error)) throw error;
       // Ours, made by an earlier reconcile that the watch has not shown yet: success. Anybody else's: the next attempt.
       const present = await this.#get<RawPod>("pods", meta.namespace, podName(meta.name, attempt));
