@@ -1,0 +1,298 @@
+/** The session without sockets: bytes in, bytes out, ends told as they are. */
+import { describe, expect, test } from "vitest";
+import type { PermitState } from "../../lease/permit.ts";
+import { fenceBytes, type SessionHost } from "./core.ts";
+import { Counters } from "./counters.ts";
+import { ProtocolError } from "./framer.ts";
+import {
+  BACK,
+  bind,
+  cstring,
+  errorFields,
+  errorMessage,
+  execute,
+  FRONT,
+  message,
+  parse,
+  query,
+  readyForQuery,
+  sync,
+} from "./messages.ts";
+import { Session } from "./session.ts";
+import type { Verdict } from "./verdict.ts";
+
+const IDENTITY = { fenceName: "billing/run", generation: 7, holder: "uid-7", holderName: "run-7" };
+const SUPERSEDED: Verdict = {
+  kind: "superseded",
+  generation: 8,
+  holderName: "run-8",
+  raisedAt: "2026-11-29T13:02:11.000Z",
+};
+const PREFIX = "SET TRANSACTION READ WRITE;LOCK TABLE fence.gate_1_7 IN ROW SHARE MODE;";
+
+const complete = (tag: string): Buffer => message(BACK.commandComplete, cstring(tag));
+const error = (severity: string, code: string): Buffer =>
+  errorMessage(
+    BACK.error,
+    new Map([
+      ["S", severity],
+      ["V", severity],
+      ["C", code],
+      ["M", "said by the server"],
+    ]),
+  );
+const entered = [complete("SET"), complete("LOCK TABLE")];
+
+class Setup {
+  readonly toClient: Buffer[] = [];
+  readonly toServer: Buffer[] = [];
+  readonly counters = new Counters();
+  permit: PermitState = "valid";
+  ended = false;
+  serverClosed = false;
+  #verdicts: ((verdict: Verdict) => void)[] = [];
+  readonly session: Session;
+
+  constructor() {
+    const sink = (to: Buffer[]): SessionHost["toClient"] => ({
+      push: (bytes, start, end) => to.push(Buffer.from(bytes.subarray(start, end))),
+    });
+    this.session = new Session({
+      identity: IDENTITY,
+      fence: fenceBytes(1, IDENTITY),
+      readOnlyDefault: false,
+      standardStrings: true,
+      host: {
+        toClient: sink(this.toClient),
+        toServer: sink(this.toServer),
+        counters: this.counters,
+        permit: () => this.permit,
+        permitEndedMsAgo: () => 9_200,
+        verdict: (_ended, done) => this.#verdicts.push(done),
+        closeServer: () => {
+          this.serverClosed = true;
+        },
+        end: () => {
+          this.ended = true;
+        },
+      },
+    });
+  }
+
+  client(...parts: Buffer[]): this {
+    const bytes = Buffer.concat(parts);
+    this.session.fromClient(bytes, 0, bytes.length);
+    return this;
+  }
+  server(...parts: Buffer[]): this {
+    const bytes = Buffer.concat(parts);
+    this.session.fromServer(bytes, 0, bytes.length);
+    return this;
+  }
+  judge(verdict: Verdict): this {
+    for (const done of this.#verdicts.splice(0)) done(verdict);
+    return this;
+  }
+  /** What came to the client, as letters; errors with their code. */
+  heard(): string[] {
+    return split(Buffer.concat(this.toClient.splice(0))).map((bytes) => {
+      const letter = String.fromCharCode(bytes[0] as number);
+      return letter === "E" ? `E ${errorFields(bytes, 0, bytes.length).get("C")}` : letter;
+    });
+  }
+  /** What came to the server: the text of queries, else letters. */
+  sent(): string[] {
+    return split(Buffer.concat(this.toServer.splice(0))).map((bytes) =>
+      bytes[0] === FRONT.query ? bytes.toString("utf8", 5, bytes.length - 1) : String.fromCharCode(bytes[0] as number),
+    );
+  }
+}
+
+function split(bytes: Buffer): Buffer[] {
+  const messages: Buffer[] = [];
+  for (let at = 0; at < bytes.length; ) {
+    const end = at + 1 + bytes.readUInt32BE(at + 1);
+    messages.push(bytes.subarray(at, end));
+    at = end;
+  }
+  return messages;
+}
+
+/** In a block that has entered. */
+function inBlock(): Setup {
+  const setup = new Setup();
+  setup.client(query("BEGIN")).server(complete("BEGIN"), readyForQuery(0x54));
+  setup.client(query("INSERT")).server(...entered, complete("INSERT 0 1"), readyForQuery(0x54));
+  expect(setup.sent()).toEqual(["BEGIN", `${PREFIX}INSERT`]);
+  expect(setup.heard()).toEqual(["C", "Z", "C", "Z"]);
+  return setup;
+}
+
+describe("Session", () => {
+  test("swallows exactly the fence's own answers", () => {
+    const setup = new Setup().client(query("INSERT"));
+    expect(setup.sent()).toEqual([`${PREFIX}INSERT`]);
+    setup.server(...entered, complete("INSERT 0 1"), readyForQuery(0x49));
+    expect(setup.heard()).toEqual(["C", "Z"]);
+  });
+
+  test("ends rather than swallow an answer that is not the fence's", () => {
+    const setup = new Setup().client(query("INSERT"));
+    expect(() => setup.server(complete("INSERT 0 1"))).toThrow(ProtocolError);
+  });
+
+  test("sends a second simple query only when the first was answered", () => {
+    const setup = new Setup().client(query("INSERT 1"), query("INSERT 2"));
+    expect(setup.sent()).toEqual([`${PREFIX}INSERT 1`]);
+    expect(setup.session.clientHeld).toBe(true);
+    setup.server(...entered, complete("INSERT 0 1"), readyForQuery(0x49));
+    expect(setup.sent()).toEqual([`${PREFIX}INSERT 2`]);
+    expect(setup.session.clientHeld).toBe(false);
+  });
+
+  test("pipelines plain groups, each with a fence of its own, and waits behind a COMMIT", () => {
+    const plain = [parse("", "INSERT"), bind("", ""), execute(""), sync()];
+    const setup = new Setup().client(...plain);
+    expect(setup.sent().join("")).toBe("CPBECPCPBEPBES");
+    setup.server(...["3", "1", "2"].map((c) => message(c.charCodeAt(0), Buffer.alloc(0))), complete("SET"));
+    setup.server(
+      ...["3", "1", "3", "1", "2"].map((c) => message(c.charCodeAt(0), Buffer.alloc(0))),
+      complete("SELECT 0"),
+    );
+    setup.server(
+      ...["1", "2"].map((c) => message(c.charCodeAt(0), Buffer.alloc(0))),
+      complete("INSERT 0 1"),
+      readyForQuery(0x49),
+    );
+    expect(setup.heard()).toEqual(["1", "2", "C", "Z"]);
+    setup.client(...plain, ...plain);
+    expect(setup.sent().join("")).toBe("BEBEPBESBEBEPBES");
+    setup.client(parse("", "COMMIT"), bind("", ""), execute(""), sync(), ...plain);
+    expect(setup.sent().join("")).toBe("PBES");
+    expect(setup.session.clientHeld).toBe(true);
+  });
+
+  test("INV-10: the connection lost with a COMMIT in flight is an unknown outcome", () => {
+    const setup = inBlock().client(query("COMMIT"));
+    setup.session.serverClosed();
+    setup.judge({ kind: "ours" });
+    expect(setup.heard()).toEqual(["E 08007"]);
+    expect(setup.ended).toBe(true);
+  });
+
+  test("INV-10: … also when the fence is another's by then", () => {
+    const setup = inBlock().client(query("COMMIT")).server(error("FATAL", "57P01")).judge(SUPERSEDED);
+    expect(setup.heard()).toEqual(["E 08007"]);
+  });
+
+  test("INV-10: an answer that has come stands, whatever follows", () => {
+    const setup = inBlock()
+      .client(query("COMMIT"))
+      .server(complete("COMMIT"), readyForQuery(0x49), error("FATAL", "57P01"));
+    setup.judge(SUPERSEDED);
+    expect(setup.heard()).toEqual(["C", "Z", "E LF001"]);
+  });
+
+  test("an autocommit statement that the server ends in our own enter has not run", () => {
+    const setup = new Setup()
+      .client(query("INSERT"))
+      .server(complete("SET"), error("FATAL", "57P01"))
+      .judge(SUPERSEDED);
+    expect(setup.heard()).toEqual(["E LF001"]);
+  });
+
+  test("INV-10: … but without the server's last word that is not known", () => {
+    const setup = new Setup().client(query("INSERT"));
+    setup.session.serverClosed();
+    setup.judge(SUPERSEDED);
+    expect(setup.heard()).toEqual(["E 08007"]);
+  });
+
+  test("a session idle in a block gets the reason at its next message, not before", () => {
+    const setup = inBlock().server(error("FATAL", "57P01")).judge(SUPERSEDED);
+    expect(setup.heard()).toEqual([]);
+    expect(setup.serverClosed).toBe(true);
+    setup.client(query("COMMIT"));
+    expect(setup.heard()).toEqual(["E LF001"]);
+    expect(setup.ended).toBe(true);
+    expect(setup.sent()).toEqual([]);
+    expect(setup.counters.read().refusedLost).toBe(1);
+  });
+
+  test("… and a farewell needs no answer", () => {
+    const setup = inBlock().server(error("FATAL", "57P01")).judge(SUPERSEDED);
+    setup.client(message(FRONT.terminate, Buffer.alloc(0)));
+    expect(setup.heard()).toEqual([]);
+    expect(setup.counters.read().refusedLost).toBe(0);
+  });
+
+  test("while the fence row is read nothing of the client is sent and nothing of the server told", () => {
+    const setup = new Setup()
+      .client(query("INSERT"))
+      .server(complete("SET"), error("ERROR", "42501"), readyForQuery(0x49));
+    setup.client(query("INSERT 2"));
+    expect(setup.sent()).toEqual([`${PREFIX}INSERT`]);
+    expect(setup.heard()).toEqual([]);
+    setup.judge({ kind: "ours" });
+    expect(setup.heard()).toEqual(["E 42501", "Z"]);
+    expect(setup.sent()).toEqual([`${PREFIX}INSERT 2`]);
+  });
+
+  test.each<[string, Verdict]>([
+    ["LF001", SUPERSEDED],
+    ["LF003", { kind: "incarnation", recorded: "1/2", present: "3/4" }],
+  ])("42501 of the enter is %s when the fence row says so", (code, verdict) => {
+    const setup = new Setup().client(query("INSERT")).server(complete("SET"), error("ERROR", "42501")).judge(verdict);
+    expect(setup.heard()).toEqual([`E ${code}`]);
+    expect(setup.ended).toBe(true);
+  });
+
+  test("a syntax error of the client's text, which comes before the fence runs, is its own", () => {
+    const setup = new Setup().client(query("INSRT")).server(error("ERROR", "42601"), readyForQuery(0x49));
+    expect(setup.heard()).toEqual(["E 42601", "Z"]);
+  });
+
+  test("INV-5: an unconfirmed permit lets ROLLBACK and empty queries through, and nothing else", () => {
+    const setup = inBlock();
+    setup.permit = "unconfirmed";
+    setup.client(query("INSERT"));
+    expect(setup.sent()[0]).toMatch(/^SELECT fence\.refuse\('LF002'/);
+    setup.server(message(BACK.rowDescription, Buffer.alloc(2)), error("ERROR", "LF002"), readyForQuery(0x45));
+    expect(setup.heard()).toEqual(["E LF002", "Z"]);
+    setup.client(query("-- nothing")).server(message(BACK.emptyQuery, Buffer.alloc(0)), readyForQuery(0x45));
+    setup.client(query("ROLLBACK")).server(complete("ROLLBACK"), readyForQuery(0x49));
+    expect(setup.sent()).toEqual(["-- nothing", "ROLLBACK"]);
+    expect(setup.counters.read().refusedUnconfirmed).toBe(1);
+  });
+
+  test("INV-10: the COMMIT of a block that a refusal failed is refused again, also under a valid permit", () => {
+    const setup = inBlock();
+    setup.permit = "unconfirmed";
+    setup.client(query("INSERT")).server(error("ERROR", "LF002"), readyForQuery(0x45));
+    setup.permit = "valid";
+    setup.heard();
+    setup.client(query("COMMIT")).server(error("ERROR", "25P02"), readyForQuery(0x45));
+    expect(setup.heard()).toEqual(["E LF002", "Z"]);
+  });
+
+  test("a cancel under way holds what comes next", () => {
+    const setup = new Setup().client(query("INSERT"));
+    setup.session.setCancelling(true);
+    setup.server(...entered, complete("INSERT 0 1"), readyForQuery(0x49)).client(query("INSERT 2"));
+    setup.sent();
+    expect(setup.session.clientHeld).toBe(true);
+    setup.session.setCancelling(false);
+    expect(setup.sent()).toEqual([`${PREFIX}INSERT 2`]);
+  });
+
+  test("the read-only default that a client opened is closed again before its next message", () => {
+    const opened = message(BACK.parameterStatus, cstring("default_transaction_read_only\0off"));
+    const setup = new Setup().client(query("SET default_transaction_read_only = off"), query("INSERT"));
+    setup.server(complete("SET"), opened, readyForQuery(0x49));
+    expect(setup.sent()).toEqual(["SET default_transaction_read_only = off", "SET default_transaction_read_only=on"]);
+    expect(setup.heard()).toEqual(["C", "Z"]);
+    setup.server(complete("SET"), readyForQuery(0x49));
+    expect(setup.heard()).toEqual([]);
+    expect(setup.sent()).toEqual([`${PREFIX}INSERT`]);
+  });
+});

@@ -1,0 +1,95 @@
+/** The wire in its own thread, as the sidecar runs it. */
+import pg from "pg";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Permit } from "../../lease/permit.ts";
+import { systemClock } from "../../platform/clock.ts";
+import { silentLogger } from "../../platform/log.ts";
+import { type Fenced, failure, startFenced } from "../../testing/fenced.ts";
+import { startWire, type Wire } from "./thread.ts";
+
+let fenced: Fenced;
+beforeAll(async () => {
+  fenced = await startFenced();
+  const admin = await fenced.connectAdmin();
+  await admin.query("CREATE TABLE ledger (i int); GRANT ALL ON ledger TO invoice_app");
+});
+afterAll(() => fenced.stop());
+
+async function start(
+  name: string,
+): Promise<{
+  wire: Wire;
+  permit: Permit;
+  lost: string[];
+  raise: () => Promise<unknown>;
+  connect: () => Promise<pg.Client>;
+}> {
+  const job = fenced.job(name);
+  const { jobId } = await job.raise(1);
+  const permit = new Permit();
+  const lost: string[] = [];
+  const wire = await startWire({
+    listen: { host: "127.0.0.1", port: 0 },
+    address: fenced.address,
+    jobId,
+    identity: job.identity(1),
+    permit,
+    log: silentLogger,
+    lost: (why) => lost.push(why),
+  });
+  const connect = async (): Promise<pg.Client> => {
+    const client = new pg.Client({ host: "127.0.0.1", port: wire.port, user: "x", database: "postgres" });
+    client.on("error", () => {});
+    await client.connect();
+    return client;
+  };
+  return { wire, permit, lost, raise: () => job.raise(2), connect };
+}
+
+test("INV-4: a client waits for the permit of the main thread, then works; INV-5: the thread sees its deadline", async () => {
+  const { wire, permit, lost, connect } = await start("thread/permit");
+  const connecting = connect();
+  permit.open();
+  const client = await connecting;
+  expect(await failure(client.query("INSERT INTO ledger VALUES (1)"))).toMatchObject({ code: "LF002" });
+  permit.extend(systemClock.monoMs() + 60_000);
+  await client.query("INSERT INTO ledger VALUES (1)");
+  expect(wire.rejectedWrites()).toBe(1);
+  expect(wire.counts()).toMatchObject({ sessionsOpen: 1, sessionsTotal: 1, refusedUnconfirmed: 1, refusedLost: 0 });
+  await client.end();
+  await wire.stop();
+  expect(lost).toEqual([]);
+});
+
+test("INV-7: a blocked main thread keeps the thread from nothing, and its loss is told to it", async () => {
+  const { wire, permit, lost, raise, connect } = await start("thread/lost");
+  permit.open();
+  permit.extend(systemClock.monoMs() + 60_000);
+  const client = await connect();
+  await client.query("BEGIN");
+  await client.query("INSERT INTO ledger VALUES (2)");
+  await raise();
+  expect(await failure(client.query("COMMIT"))).toMatchObject({ code: "LF001", severity: "FATAL" });
+  expect(await failure(connect())).toMatchObject({ code: "LF001" });
+  expect(lost.length).toBeGreaterThan(0);
+  expect(lost[0]).toContain("invoice-run-2 raised the fence to generation 2");
+  expect(wire.rejectedWrites()).toBe(2);
+  await wire.stop();
+});
+
+test("a port that is taken is an error at the start, not later", async () => {
+  const { wire, permit } = await start("thread/port");
+  const job = fenced.job("thread/port2");
+  const { jobId } = await job.raise(1);
+  const again = startWire({
+    listen: { host: "127.0.0.1", port: wire.port },
+    address: fenced.address,
+    jobId,
+    identity: job.identity(1),
+    permit,
+    log: silentLogger,
+    lost: () => {},
+  });
+  expect((await failure(again)).message).toMatch(/EADDRINUSE/);
+  await wire.stop();
+});
