@@ -6,20 +6,16 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { readStatus } from "../controller/api/status.ts";
-import { type KubeApi, RESOURCES } from "../controller/kube/api.ts";
+import { RESOURCES } from "../controller/kube/api.ts";
 import type { RawObject } from "../controller/kube/objects.ts";
 import { install } from "../fence/client.ts";
 import { makeRole } from "../fence/role.ts";
 import { addressFromUrl } from "../fence/url.ts";
 import { startPostgres, type TestPostgres } from "../testing/postgres.ts";
 import { until } from "../testing/until.ts";
-import { image } from "./cluster/images.ts";
-import { type Cluster, openCluster } from "./cluster/provider.ts";
-import { adminApi, installController } from "./controller.ts";
+import { FOREVER, openScene, type Scene, SETUP_MS_MAX, scriptContainer } from "./scene.ts";
 
 const NAMESPACE = "badinput";
-const SETUP_MS_MAX = 15 * 60_000;
 const SAID_MS_MAX = 60_000;
 
 const NO_WAY = "pods of this cluster cannot reach servers of this machine";
@@ -32,33 +28,14 @@ type DatabaseCase = [
   words: RegExp,
 ];
 
-let cluster: Cluster;
+let scene: Scene;
 let server: TestPostgres;
 let standby: TestPostgres;
-let api: KubeApi;
-let close: () => void;
-let base: string;
 
 beforeAll(async () => {
-  const say = (line: string): void => console.error(line);
-  cluster = await openCluster("make test", say);
-  await cluster.kubectl(["delete", "namespace", NAMESPACE, "--ignore-not-found"]);
-  await cluster.kubectl(["create", "namespace", NAMESPACE]);
-  await installController(cluster, say);
-  base = await cluster.loadImage(await image("fencedjob-base", say));
-  ({ api, close } = await adminApi(cluster));
-}, SETUP_MS_MAX);
-
-afterAll(async () => {
-  close?.();
-  await cluster?.kubectl(["delete", "namespace", NAMESPACE, "--wait=false"]);
-  await server?.stop();
-  await standby?.stop();
-});
-
-/** The servers run on this machine: only the local node's pods can reach them. */
-beforeAll(async () => {
-  const host = cluster.hostAddress;
+  scene = await openScene(NAMESPACE);
+  // The servers run on this machine: only the local node's pods can reach them.
+  const host = scene.cluster.hostAddress;
   if (host === undefined) return;
   const hba = ["host all postgres all trust", "host all all all scram-sha-256"];
   server = await startPostgres({ host, hba });
@@ -71,6 +48,12 @@ beforeAll(async () => {
   writeFileSync(join(standby.dataDir, "standby.signal"), "");
   await standby.start();
 }, SETUP_MS_MAX);
+
+afterAll(async () => {
+  await scene?.close();
+  await server?.stop();
+  await standby?.stop();
+});
 
 async function asAdmin(to: TestPostgres, ...statements: string[]): Promise<void> {
   const client = new pg.Client(to.url());
@@ -89,58 +72,39 @@ const uri = (to: TestPostgres, user: string, database = "ledger"): string =>
   `postgres://${user}@${to.host}:${to.port}/${database}?sslmode=disable`;
 
 async function create(name: string, spec: object = {}, secret?: Record<string, string>): Promise<void> {
-  const items: object[] = [
-    {
-      apiVersion: "fencedjob.dev/v1alpha1",
-      kind: "FencedJob",
-      metadata: { name, namespace: NAMESPACE },
-      spec: {
-        databases: [{ name: "ledger", secretName: `${name}-db` }],
-        template: {
-          spec: {
-            restartPolicy: "Never",
-            terminationGracePeriodSeconds: 1,
-            containers: [
-              {
-                name: "app",
-                image: base,
-                imagePullPolicy: "IfNotPresent",
-                command: ["/nodejs/bin/node", "-e", "setInterval(() => {}, 1e6)"],
-              },
-            ],
-          },
-        },
-        ...spec,
-      },
-    },
-  ];
-  if (secret)
-    items.push({
-      apiVersion: "v1",
-      kind: "Secret",
-      metadata: { name: `${name}-db`, namespace: NAMESPACE },
-      stringData: secret,
-    });
-  await cluster.kubectl(["apply", "-f", "-"], JSON.stringify({ apiVersion: "v1", kind: "List", items }));
-}
-
-async function condition(name: string, type: string, reason: string): Promise<string> {
-  return until(async () => {
-    const { status } = await api.get<RawObject>(RESOURCES.fencedJobs, { namespace: NAMESPACE, name });
-    const found = readStatus(status).conditions.find((one) => one.type === type);
-    return found?.reason === reason ? found.message : null;
-  }, SAID_MS_MAX);
-}
-
-async function described(name: string, text: RegExp): Promise<string> {
-  return until(async () => {
-    const words = await cluster.kubectl(["describe", "fencedjob", "-n", NAMESPACE, name]);
-    return text.test(words) ? words : null;
+  if (secret) await putSecret(name, secret);
+  const app = scriptContainer(scene.scriptImage, FOREVER);
+  await scene.create(name, {
+    databases: [{ name: "ledger", secretName: `${name}-db` }],
+    template: { spec: { restartPolicy: "Never", terminationGracePeriodSeconds: 1, containers: [app] } },
+    ...spec,
   });
 }
 
+async function putSecret(name: string, stringData: Record<string, string>): Promise<void> {
+  const secret = {
+    apiVersion: "v1",
+    kind: "Secret",
+    metadata: { name: `${name}-db`, namespace: NAMESPACE },
+    stringData,
+  };
+  await scene.cluster.kubectl(["apply", "-f", "-"], JSON.stringify(secret));
+}
+
+/** The message of the condition once it has this reason. */
+async function condition(name: string, type: string, reason: string, msMax = SAID_MS_MAX): Promise<string> {
+  return until(async () => {
+    const found = await scene.condition(name, type);
+    return found?.reason === reason ? found.message : null;
+  }, msMax);
+}
+
+async function hasWarning(name: string, reason: string): Promise<void> {
+  await until(async () => new RegExp(`Warning +${reason} `).test(await scene.describe(name)));
+}
+
 async function appHasStarted(name: string): Promise<boolean> {
-  const pod = await api.get<RawObject>(RESOURCES.pods, { namespace: NAMESPACE, name: `${name}-1` });
+  const pod = await scene.api.get<RawObject>(RESOURCES.pods, { namespace: NAMESPACE, name: `${name}-1` });
   const { containerStatuses } = pod.status as { containerStatuses?: { state?: { running?: object } }[] };
   return containerStatuses?.some(({ state }) => state?.running) ?? false;
 }
@@ -198,19 +162,20 @@ describe("the database", () => {
       /role "postgres" cannot be fenced.*superuser/s,
     ],
   ])("%s", { timeout: 2 * SAID_MS_MAX }, async ([_what, name, secret, reason, words], { skip }) => {
-    skip(cluster.hostAddress === undefined, NO_WAY);
+    skip(scene.cluster.hostAddress === undefined, NO_WAY);
     await create(name, {}, secret());
     expect(await condition(name, "FenceRaised", reason)).toMatch(words);
-    await described(name, new RegExp(`Warning +${reason} `));
+    await hasWarning(name, reason);
     expect(await appHasStarted(name)).toBe(false);
   });
 
   test("a Secret that is mended is taken up without anybody's help", { timeout: 4 * SAID_MS_MAX }, async ({ skip }) => {
-    skip(cluster.hostAddress === undefined, NO_WAY);
+    skip(scene.cluster.hostAddress === undefined, NO_WAY);
     await create("mended", {}, { uri: uri(server, "invoice_app:wrong") });
     await condition("mended", "FenceRaised", "AuthenticationFailed");
-    await create("mended", {}, { uri: uri(server, "invoice_app:right") });
-    await until(async () => (await condition("mended", "FenceRaised", "Raised")) !== "", 3 * SAID_MS_MAX);
+    await putSecret("mended", { uri: uri(server, "invoice_app:right") });
+    // The kubelet brings a changed Secret into the pod within about a minute.
+    await condition("mended", "FenceRaised", "Raised", 3 * SAID_MS_MAX);
     await until(() => appHasStarted("mended"));
   });
 });
@@ -234,7 +199,7 @@ describe("the object", () => {
   ])("%s", async (_what, name, spec, reason, words) => {
     await create(name, spec);
     expect(await condition(name, "Admitted", reason)).toMatch(words);
-    await described(name, new RegExp(`Warning +${reason} `));
+    await hasWarning(name, reason);
   });
 
   test("an unsafe timing cannot even be written", async () => {
@@ -245,8 +210,8 @@ describe("the object", () => {
 });
 
 test("beside all of them a good job runs to its end", { timeout: 2 * SAID_MS_MAX }, async ({ skip }) => {
-  skip(cluster.hostAddress === undefined, NO_WAY);
-  const app = { name: "app", image: base, imagePullPolicy: "IfNotPresent", command: ["/nodejs/bin/node", "-e", ""] };
+  skip(scene.cluster.hostAddress === undefined, NO_WAY);
+  const app = scriptContainer(scene.scriptImage, "");
   await create(
     "good",
     { template: { spec: { restartPolicy: "Never", containers: [app] } } },

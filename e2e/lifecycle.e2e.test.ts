@@ -1,0 +1,188 @@
+/** How owned pods live and end on a real node: completion, failure, deletion, a killed sidecar, restricted namespaces. */
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { RESOURCES } from "../controller/kube/api.ts";
+import { until } from "../testing/until.ts";
+import { SYSTEM_NAMESPACE } from "./controller.ts";
+import { type ClusterDatabase, startClusterDatabase } from "./database.ts";
+import { FOREVER, openScene, type Scene, SETUP_MS_MAX, scriptContainer } from "./scene.ts";
+
+const NAMESPACE = "lifecycle";
+const TEST_MS_MAX = 2 * 60_000;
+
+let scene: Scene;
+let database: ClusterDatabase;
+
+beforeAll(async () => {
+  scene = await openScene(NAMESPACE);
+  database = await startClusterDatabase(scene.cluster, NAMESPACE, (line) => console.error(line));
+  // D10: everything in this namespace is held to the strictest profile, the sidecar too.
+  await scene.cluster.kubectl(["label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted"]);
+}, SETUP_MS_MAX);
+
+afterAll(async () => {
+  await database?.close();
+  await scene?.close();
+});
+
+const restricted = {
+  allowPrivilegeEscalation: false,
+  capabilities: { drop: ["ALL"] },
+  runAsNonRoot: true,
+  seccompProfile: { type: "RuntimeDefault" },
+};
+
+/** A FencedJob whose application is this script, run by Node.js. */
+async function create(name: string, code: string, spec: object = {}, pod: object = {}): Promise<void> {
+  const app = {
+    ...scriptContainer(scene.scriptImage, code),
+    securityContext: restricted,
+    env: [
+      { name: "PGUSER", value: "invoice_app" },
+      { name: "PGDATABASE", value: "ledger" },
+    ],
+  };
+  await scene.create(name, {
+    databases: [{ name: "ledger", secretName: "ledger-db" }],
+    template: { spec: { restartPolicy: "Never", terminationGracePeriodSeconds: 20, containers: [app], ...pod } },
+    ...spec,
+  });
+}
+
+const key = (name: string) => ({ namespace: NAMESPACE, name });
+const isTrue = async (name: string, type: string): Promise<boolean> =>
+  (await scene.condition(name, type))?.status === "True";
+
+describe("the application's end is the job's end", { timeout: TEST_MS_MAX }, () => {
+  test("exit 0 is Complete within 10 s, and the sidecar does not hold it up (C01)", async () => {
+    await create("well", "");
+    await until(() => isTrue("well", "Complete"));
+    const { startTime, completionTime } = await scene.status("well");
+    expect(Date.parse(completionTime ?? "") - Date.parse(startTime ?? "")).toBeLessThanOrEqual(10_000);
+    expect((await scene.status("well")).history).toMatchObject([{ generation: 1, reason: "PodSucceeded" }]);
+  });
+
+  test("exit 3 is a failure that names the exit code, and the next pod has the next generation", async () => {
+    await create("badly", "process.exit(3)", { backoffLimit: 1 });
+    await until(() => isTrue("badly", "Failed"), TEST_MS_MAX);
+    const { history, failures } = await scene.status("badly");
+    expect(history.map(({ generation, reason }) => [generation, reason])).toEqual([
+      [2, "PodFailed"],
+      [1, "PodFailed"],
+    ]);
+    expect(failures).toBe(2);
+    const words = await scene.describe("badly");
+    expect(words).toContain("container app ended with exit code 3");
+  });
+});
+
+describe("an owner that is gone is replaced at once", { timeout: TEST_MS_MAX }, () => {
+  test("a deleted pod: its application ends first, then the Lease is given back, then the next pod owns", async () => {
+    await create("deleted", FOREVER);
+    const { pod } = await scene.owner("deleted", 1);
+    const startMs = performance.now();
+    await scene.api.delete(RESOURCES.pods, key(pod), { gracePeriodSeconds: 2 });
+    await scene.owner("deleted", 2);
+    // Well below the lease of 10 s: nobody waits for it to run out.
+    expect(performance.now() - startMs).toBeLessThan(9_000);
+    console.error(`takeover after a deleted pod: ${((performance.now() - startMs) / 1000).toFixed(1)} s`);
+  });
+
+  test("INV-7: a sidecar that is killed and restarted in place does not own again; its pod is replaced", async () => {
+    await create("killed", FOREVER, {}, { shareProcessNamespace: true });
+    const { pod, uid } = await scene.owner("killed", 1);
+    // The process of the sidecar, seen from the application's container through the shared PID namespace, is another
+    // user's: the node ends it.
+    await scene.cluster.kubectl([
+      "exec",
+      "-n",
+      NAMESPACE,
+      pod,
+      "-c",
+      "fencedjob",
+      "--",
+      "/nodejs/bin/node",
+      "-e",
+      KILL_SIDECAR,
+    ]);
+    const next = await scene.owner("killed", 2);
+    expect(next.uid).not.toBe(uid);
+    const ended = (await scene.status("killed")).history.find(({ generation }) => generation === 1);
+    expect(ended?.reason).toBe("RaiseRefused");
+  });
+});
+
+describe("what the application's container gets", { timeout: TEST_MS_MAX }, () => {
+  test("its database on 127.0.0.1:5432, and neither token nor credentials (D11, D12)", async () => {
+    const code = `
+      const fs = require("fs");
+      const seen = ["/var/run/secrets/kubernetes.io", "/var/run/fencedjob", "/etc/fencedjob"].filter((path) => fs.existsSync(path));
+      if (seen.length || Object.values(process.env).some((value) => value.includes("demo-app"))) process.exit(4);
+      if (process.env.PGHOST + ":" + process.env.PGPORT !== "127.0.0.1:5432") process.exit(5);
+      require("net").connect(5432, "127.0.0.1", () => process.exit(0)).on("error", () => process.exit(6));`;
+    await create("inside", code, { backoffLimit: 0 });
+    await until(async () => (await isTrue("inside", "Complete")) || (await isTrue("inside", "Failed")));
+    expect((await scene.condition("inside", "Failed"))?.message).not.toMatch(/exit code/);
+    expect(await isTrue("inside", "Complete")).toBe(true);
+  });
+});
+
+describe("deletion", { timeout: TEST_MS_MAX }, () => {
+  test("a job that waits for ownership is gone in 10 s (C05), and one that owns ends its application first", async () => {
+    await create("waiting", FOREVER, { databases: [{ name: "ledger", secretName: "absent" }] });
+    await until(async () => (await scene.status("waiting")).owner?.pod);
+    await create("owning", FOREVER);
+    await scene.owner("owning", 1);
+    const startMs = performance.now();
+    for (const name of ["waiting", "owning"])
+      await scene.api.delete(RESOURCES.fencedJobs, key(name), { propagationPolicy: "Background" });
+    await until(() => scene.podIsGone("waiting-1"));
+    expect(performance.now() - startMs).toBeLessThan(10_000);
+    await until(() => scene.podIsGone("owning-1"), TEST_MS_MAX);
+  });
+
+  test("INV-1, INV-8: a job that is created anew meets the fence of the old one and continues above it", async () => {
+    await create("again", "");
+    await until(() => isTrue("again", "Complete"));
+    await scene.api.delete(RESOURCES.fencedJobs, key("again"), { propagationPolicy: "Foreground" });
+    await until(() => scene.podIsGone("again-1"));
+    await create("again", FOREVER);
+    const { generation } = await until(async () => {
+      const { owner, fence } = await scene.status("again");
+      return owner && fence === owner.generation ? owner : null;
+    }, TEST_MS_MAX);
+    expect(generation).toBeGreaterThan(1);
+    const [row] = await database.query<{ generation: number }>(
+      "SELECT generation::int FROM fence.job WHERE name = $1",
+      [`${NAMESPACE}/again`],
+    );
+    expect(row).toEqual({ generation });
+  });
+
+  test("without a controller a namespace with a running job still goes (D07)", async () => {
+    await create("orphan", FOREVER);
+    await scene.owner("orphan", 1);
+    await scene.cluster.kubectl(["scale", "deployment", "-n", SYSTEM_NAMESPACE, "fencedjob", "--replicas=0"]);
+    try {
+      await scene.api.delete(RESOURCES.fencedJobs, key("orphan"), { propagationPolicy: "Background" });
+      await until(() => scene.podIsGone("orphan-1"), 60_000);
+    } finally {
+      await scene.cluster.kubectl(["scale", "deployment", "-n", SYSTEM_NAMESPACE, "fencedjob", "--replicas=1"]);
+      await scene.cluster.kubectl([
+        "rollout",
+        "status",
+        "-n",
+        SYSTEM_NAMESPACE,
+        "deployment/fencedjob",
+        "--timeout=60s",
+      ]);
+    }
+  });
+});
+
+/** Finds the sidecar among the processes of the pod and ends it without warning. */
+const KILL_SIDECAR = `
+  const fs = require("fs");
+  for (const pid of fs.readdirSync("/proc").filter((name) => /^[0-9]+$/.test(name))) {
+    const command = fs.readFileSync("/proc/" + pid + "/cmdline", "utf8").split("\\0");
+    if (command.includes("sidecar")) process.kill(Number(pid), "SIGKILL");
+  }`;
