@@ -198,7 +198,10 @@ export class Back implements MessageHandler {
     if (core.bracket === "opening") {
       core.bracketFailure = errorMessage(BACK.error, fields);
       if (isFenceCode(fields.get("C"))) this.#front.lost();
+      return DROP;
     }
+    // A late cancel of the client has hit the closing of a bracket: it is done again.
+    core.bracketStuck = true;
     return DROP;
   }
 
@@ -273,6 +276,7 @@ export class Back implements MessageHandler {
   }
 
   #notice(bytes: Buffer, start: number, end: number, total: number): Action {
+    if (this.#core.replies.head() === (reply.QUERY | reply.OWN)) return DROP;
     if (!this.#core.query || end - start < total) return PASS;
     const moved = this.#moved(BACK.notice, errorFields(bytes, start, end));
     if (!moved) return PASS;
@@ -342,9 +346,7 @@ export class Back implements MessageHandler {
     const failed = core.bracketFailure !== undefined;
     core.bracket = failed ? "none" : "open";
     if (!failed && core.readOnlyDefault) return;
-    const next = failed ? core.fence.bracketClose : core.fence.defaultWritable;
-    core.host.toServer.push(next, 0, next.length);
-    core.replies.push(reply.QUERY | reply.OWN);
+    this.#ownQuery(failed ? core.fence.bracketClose : core.fence.defaultWritable);
   }
 
   /** Nothing is in flight: the server's word on the transaction is the last one. */
@@ -364,14 +366,23 @@ export class Back implements MessageHandler {
       core.readOnlyDefaultTold = core.readOnlyDefault;
       this.#push(parameterStatus("default_transaction_read_only", core.readOnlyDefault ? "on" : "off"));
     }
-    if (core.seatBeltOpen && core.bracket === "none" && core.status === IDLE && !core.inGroup) {
-      core.seatBeltOpen = false;
-      const { defaultReadOnly } = core.fence;
-      core.host.toServer.push(defaultReadOnly, 0, defaultReadOnly.length);
-      core.replies.push(reply.QUERY | reply.OWN);
-      return;
-    }
+    if (core.bracket === "none" && core.status === IDLE && !core.inGroup && this.#closesWhatIsOpen()) return;
     this.#front.framer.resume();
+  }
+
+  /** Puts the read-only default back on, gives the bracket's lock back. True: it waits for the answers. */
+  #closesWhatIsOpen(): boolean {
+    const core = this.#core;
+    if (core.seatBeltOpen || core.bracketStuck) this.#ownQuery(core.fence.defaultReadOnly);
+    if (core.bracketStuck) this.#ownQuery(core.fence.bracketClose);
+    core.seatBeltOpen = false;
+    core.bracketStuck = false;
+    return core.replies.readies > 0;
+  }
+
+  #ownQuery(bytes: Buffer): void {
+    this.#core.host.toServer.push(bytes, 0, bytes.length);
+    this.#core.replies.push(reply.QUERY | reply.OWN);
   }
 
   #push(bytes: Buffer): void {

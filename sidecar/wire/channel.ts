@@ -9,6 +9,8 @@ import type { Sink } from "./framer.ts";
 
 /** Unsent bytes at which the source of a channel is paused. */
 const BEHIND_BYTES = 256 * 1024;
+/** Silence after which the network is asked whether the other end is still there. */
+const KEEPALIVE_MS = 30_000;
 /** Size of the gathering buffer; larger runs are written in pieces of it. */
 const GATHER_BYTES = 32 * 1024;
 
@@ -27,6 +29,7 @@ export class Channel implements Sink {
   constructor(socket: Socket) {
     this.socket = socket;
     socket.setNoDelay(true);
+    socket.setKeepAlive(true, KEEPALIVE_MS);
     socket.on("data", (chunk: Buffer) => this.onBytes(chunk, 0, chunk.length));
     socket.on("end", () => this.#end());
     socket.on("close", () => this.#end());

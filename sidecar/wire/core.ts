@@ -143,6 +143,8 @@ export class Core {
    * held; `open`: the message goes bare, and the bracket closes behind it.
    */
   bracket: "none" | "opening" | "open" = "none";
+  /** Its closing failed: to be done again before anything else. */
+  bracketStuck = false;
   /** Why the bracket did not open. */
   bracketFailure: Buffer | undefined;
 

@@ -267,7 +267,7 @@ class Listener implements RunningProxy {
     });
     const target: CancelTarget = {
       key,
-      busy: () => relay.busy,
+      busy: () => relay.cancellable,
       cancel: () => {
         relay.setCancelling(true);
         void sendCancel(address, cancelRequest(upstream.pid, upstream.key), clock).finally(() =>

@@ -64,6 +64,10 @@ export class Relay {
     return this.#session.busy;
   }
 
+  get cancellable(): boolean {
+    return this.#session.cancellable;
+  }
+
   setCancelling(cancelling: boolean): void {
     this.#run(() => this.#session.setCancelling(cancelling));
   }

@@ -1,4 +1,5 @@
 /** The session without sockets: bytes in, bytes out, ends told as they are. */
+import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import type { PermitState } from "../../lease/permit.ts";
 import { fenceBytes, type SessionHost } from "./core.ts";
@@ -294,5 +295,64 @@ describe("Session", () => {
     setup.server(complete("SET"), readyForQuery(0x49));
     expect(setup.heard()).toEqual([]);
     expect(setup.sent()).toEqual([`${PREFIX}INSERT`]);
+  });
+
+  test("a late cancel that hits the closing of a bracket does not leave it open", () => {
+    const opened = message(BACK.parameterStatus, cstring("default_transaction_read_only\0off"));
+    const shut = message(BACK.parameterStatus, cstring("default_transaction_read_only\0on"));
+    const setup = new Setup().client(query("VACUUM"));
+    expect(setup.sent()[0]).toContain("pg_advisory_lock_shared");
+    setup.server(complete("SELECT 1"), complete("SELECT 1"), readyForQuery(0x49));
+    expect(setup.session.cancellable).toBe(false);
+    setup.server(complete("SET"), opened, readyForQuery(0x49));
+    const closing = ["SET default_transaction_read_only=on", expect.stringContaining("pg_advisory_unlock_shared")];
+    expect(setup.sent()).toEqual(["SET default_transaction_read_only=off", "VACUUM", ...closing]);
+    expect(setup.session.cancellable).toBe(true);
+    setup.server(complete("VACUUM"), readyForQuery(0x49));
+    expect(setup.session.cancellable).toBe(false);
+    setup.server(error("ERROR", "57014"), readyForQuery(0x49), complete("SELECT 1"), readyForQuery(0x49));
+    expect(setup.sent()).toEqual(closing);
+    setup.server(complete("SET"), shut, readyForQuery(0x49), complete("SELECT 1"), readyForQuery(0x49));
+    expect(setup.heard()).toEqual(["C", "Z"]);
+    setup.client(query("INSERT"));
+    expect(setup.sent()).toEqual([`${PREFIX}INSERT`]);
+  });
+
+  test("hostile bytes from either side end in ProtocolError or in nothing, never in another failure", () => {
+    const legal = [
+      query("BEGIN; COMMIT"),
+      parse("s", "COMMIT"),
+      bind("", "s"),
+      execute(""),
+      sync(),
+      ...entered,
+      readyForQuery(0x49),
+      error("ERROR", "42501"),
+    ];
+    fc.assert(
+      fc.property(
+        fc.array(
+          fc.oneof(
+            fc.constantFrom(...legal),
+            fc.uint8Array({ maxLength: 12 }).map((bytes) => Buffer.from(bytes)),
+          ),
+          { maxLength: 12 },
+        ),
+        fc.array(fc.tuple(fc.nat(), fc.nat(255)), { maxLength: 6 }),
+        fc.boolean(),
+        (parts, changes, fromClient) => {
+          const bytes = Buffer.concat(parts);
+          for (const [at, value] of changes) if (bytes.length > 0) bytes[at % bytes.length] = value;
+          const setup = new Setup().client(query("INSERT"));
+          try {
+            if (fromClient) setup.client(bytes);
+            else setup.server(bytes);
+          } catch (caught) {
+            expect(caught).toBeInstanceOf(ProtocolError);
+          }
+        },
+      ),
+      { numRuns: 20_000 },
+    );
   });
 });

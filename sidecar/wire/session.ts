@@ -63,6 +63,12 @@ export class Session {
     return this.#core.replies.length > 0 || this.#core.inGroup;
   }
 
+  /** Something of the client runs, or waits to run: a cancel is meant for it and not for the proxy's own statements. */
+  get cancellable(): boolean {
+    const { replies, bracket } = this.#core;
+    return replies.length > replies.own || bracket === "opening";
+  }
+
   /** A cancel request is being delivered: what the client sends next waits until it can hit nothing but its target. */
   setCancelling(cancelling: boolean): void {
     this.#core.cancelling = cancelling;

@@ -15,9 +15,7 @@ beforeAll(async () => {
 });
 afterAll(() => fenced.stop());
 
-async function start(
-  name: string,
-): Promise<{
+async function start(name: string): Promise<{
   wire: Wire;
   permit: Permit;
   lost: string[];
