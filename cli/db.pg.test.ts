@@ -7,7 +7,7 @@ let postgres: TestPostgres;
 beforeAll(async () => {
   postgres = await startPostgres({});
 });
-afterAll(() => postgres?.stop());
+afterAll(() => postgres?.remove());
 
 /** Runs `fencedjob db …` as a user would; what it says, and its exit code. */
 function db(databaseUrl: string, ...args: string[]): Promise<{ code: number; said: string }> {

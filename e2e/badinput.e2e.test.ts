@@ -51,8 +51,8 @@ beforeAll(async () => {
 
 afterAll(async () => {
   await scene?.close();
-  await server?.stop();
-  await standby?.stop();
+  await server?.remove();
+  await standby?.remove();
 });
 
 async function asAdmin(to: TestPostgres, ...statements: string[]): Promise<void> {

@@ -35,7 +35,7 @@ describe.each(postgresVersions().found)("install on PostgreSQL %i", (version) =>
   });
   afterAll(async () => {
     await admin?.end();
-    await postgres?.stop();
+    await postgres?.remove();
   });
 
   const newDatabase = async (): Promise<DatabaseAddress> => {
@@ -145,7 +145,7 @@ describe.each(postgresVersions().found)("install on PostgreSQL %i", (version) =>
 describe.each(postgresVersions().found)("without a superuser on PostgreSQL %i", (version) => {
   test("a role with CREATEROLE and CREATE on the database installs, makes roles, and takeovers end their sessions", async () => {
     const postgres = await startPostgres({ version });
-    onTestFinished(() => postgres.stop());
+    onTestFinished(() => postgres.remove());
     const admin = new pg.Client(postgres.url());
     await admin.connect();
     await admin.query("CREATE ROLE installer LOGIN CREATEROLE");
@@ -194,7 +194,7 @@ describe("what a database can be in the way of", () => {
     postgres = await startPostgres({});
     address = { host: postgres.host, port: postgres.port, database: "postgres", user: "postgres", sslmode: "disable" };
   });
-  afterAll(() => postgres?.stop());
+  afterAll(() => postgres?.remove());
 
   test("without the schema the raise and the row say how to install it", async () => {
     for (const attempt of [() => raise(address, identity, options), () => readFence(address, "a/b", { clock })]) {

@@ -2,8 +2,6 @@
  * A PostgreSQL with the fence schema and a proper application role, and sessions that are admitted as the wire does
  * it. For tests of the fence and of whatever is built on it.
  */
-import { rmSync } from "node:fs";
-import { dirname } from "node:path";
 import pg from "pg";
 import { install, type Raised, type RaiseOptions, raise, readFence } from "../fence/client.ts";
 import type { DatabaseAddress, FenceIdentity } from "../fence/database.ts";
@@ -54,10 +52,7 @@ export async function startFenced(
   const admin: DatabaseAddress = { host, port, database: "postgres", user: "postgres", sslmode: "disable" };
   // A mutant from the environment is how testing/mutate.ts asks whether these tests notice a removed safety line.
   const migrations = options.migrations ?? mutatedMigrations(process.env.FENCEDJOB_MUTANT);
-  const remove = async (): Promise<void> => {
-    await postgres.stop();
-    rmSync(dirname(postgres.dataDir), { recursive: true, force: true });
-  };
+  const remove = (): Promise<void> => postgres.remove();
   try {
     await install(admin, migrations ? { migrations } : {});
     await makeRole(admin, { name: APPLICATION_ROLE });

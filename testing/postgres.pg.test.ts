@@ -20,6 +20,6 @@ test.each(postgresVersions().found)("PostgreSQL %i starts, stops and starts agai
     expect(Math.floor(rows[0].v / 10000)).toBe(version);
     await again.end();
   } finally {
-    await server.stop();
+    await server.remove();
   }
 });

@@ -23,6 +23,8 @@ export interface TestPostgres {
   stop(mode?: "fast" | "immediate"): Promise<void>;
   /** Starts it again on the same port and data. */
   start(): Promise<void>;
+  /** Ends it at once and removes its data. */
+  remove(): Promise<void>;
 }
 
 export interface PostgresOptions {
@@ -106,7 +108,7 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Test
     server.kill(mode === "fast" ? "SIGINT" : "SIGQUIT");
     await ended;
   };
-  // A test process that dies must not leave a server behind.
+  // A test process that dies must not leave a server behind; in an orderly end `remove` has been there before.
   const onExit = (): void => {
     child?.kill("SIGQUIT");
     rmSync(home, { recursive: true, force: true });
@@ -121,6 +123,11 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Test
     url: (database = "postgres") => `postgres://postgres@${host}:${port}/${database}`,
     start,
     stop,
+    remove: async () => {
+      await stop();
+      process.off("exit", onExit);
+      rmSync(home, { recursive: true, force: true });
+    },
   };
 }
 
