@@ -1,11 +1,12 @@
 import { defineConfig } from "vitest/config";
 
 // One project per kind of test, by the file's name; `npm test` runs them in this order and counts what was skipped.
-const project = (name: string, include: string[], exclude: string[] = []) => ({
+const project = (name: string, include: string[], options: { exclude?: string[]; fileParallelism?: boolean } = {}) => ({
   test: {
     name,
     include,
-    exclude: ["node_modules/**", "dist/**", ...exclude],
+    exclude: ["node_modules/**", "dist/**", ...(options.exclude ?? [])],
+    fileParallelism: options.fileParallelism ?? true,
     testTimeout: 60_000,
     hookTimeout: 120_000,
   },
@@ -17,10 +18,11 @@ export default defineConfig({
   test: {
     maxWorkers: 2,
     projects: [
-      project("unit", ["**/*.test.ts"], servers),
+      project("unit", ["**/*.test.ts"], { exclude: servers }),
       project("postgres", ["**/*.pg.test.ts"]),
       project("apiserver", ["**/*.api.test.ts"]),
-      project("cluster", ["**/*.e2e.test.ts"]),
+      // One cluster, one release of the controller in it.
+      project("cluster", ["**/*.e2e.test.ts"], { fileParallelism: false }),
     ],
   },
 });

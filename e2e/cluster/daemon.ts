@@ -3,7 +3,17 @@
  * started. Does NOT supervise: a program that dies stays dead and is reported as not running.
  */
 import { spawn } from "node:child_process";
-import { closeSync, existsSync, mkdirSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  existsSync,
+  linkSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import { waitUntil } from "./command.ts";
 
@@ -38,12 +48,20 @@ export async function locked<T>(
   mkdirSync(dir, { recursive: true });
   const path = pidPath(dir, name);
   const take = (): boolean => {
-    if (runningPid(dir, name) !== undefined) return false;
-    rmSync(path, { force: true });
-    writeFileSync(path, JSON.stringify(record(process.pid)), { flag: "wx" });
-    return true;
+    const mine = pidPath(dir, `${name}.new.${process.pid}`);
+    writeFileSync(mine, JSON.stringify(record(process.pid)));
+    try {
+      // A link appears with its content, and only where there is none.
+      linkSync(mine, path);
+      return true;
+    } catch {
+      if (runningPid(dir, name) === undefined) removeStale(dir, name);
+      return false;
+    } finally {
+      rmSync(mine, { force: true });
+    }
   };
-  if (!take()) {
+  if (!take() && !take()) {
     say(`waiting for process ${runningPid(dir, name) ?? "(gone)"}, which is at it already (${path})`);
     await waitUntil(`lock ${path} is free`, LOCK_WAIT_MS_MAX, take);
   }
@@ -51,6 +69,19 @@ export async function locked<T>(
     return await act();
   } finally {
     rmSync(path, { force: true });
+  }
+}
+
+/** Two may find one stale lock: the one that moves it away looks again at what it moved, which may be the other's new lock. */
+function removeStale(dir: string, name: string): void {
+  const moved = `${name}.${process.pid}`;
+  try {
+    renameSync(pidPath(dir, name), pidPath(dir, moved));
+    if (runningPid(dir, moved) !== undefined) linkSync(pidPath(dir, moved), pidPath(dir, name));
+  } catch {
+    // Somebody else was faster.
+  } finally {
+    rmSync(pidPath(dir, moved), { force: true });
   }
 }
 
