@@ -60,10 +60,11 @@ async function tellStory(cluster: Cluster, database: ClusterDatabase, appImage: 
     const seconds = ((performance.now() - startedMs) / 1000).toFixed(1);
     console.log(`${seconds.padStart(6)} s  ${who ? `${who.padEnd(15)} ` : ""}${what}`);
   };
+  const show = (command: string, answer: string): void => console.log(`\n$ ${command}\n${answer}`);
   try {
-    const end = await playStory({ cluster, api, database, namespace: DEMO_NAMESPACE, appImage, tell });
-    console.log(`\n$ kubectl describe fencedjob -n ${DEMO_NAMESPACE} invoice-run`);
-    console.log(await cluster.kubectl(["describe", "fencedjob", "-n", DEMO_NAMESPACE, "invoice-run"]));
+    const end = await playStory({ cluster, api, database, namespace: DEMO_NAMESPACE, appImage, tell, show });
+    const described = ["describe", "fencedjob", "-n", DEMO_NAMESPACE, "invoice-run"];
+    show(`kubectl ${described.join(" ")}`, await cluster.kubectl(described));
     return summary(cluster, end);
   } finally {
     close();

@@ -28,7 +28,15 @@ test("INV-3, INV-10: a frozen owner's COMMIT and next write are refused with the
 }, async () => {
   const { cluster, api } = scene;
   const appImage = await cluster.loadImage(await image("fencedjob-demo-app", console.error));
-  const end = await playStory({ cluster, api, database, namespace: NAMESPACE, appImage, tell: () => {} });
+  const end = await playStory({
+    cluster,
+    api,
+    database,
+    namespace: NAMESPACE,
+    appImage,
+    tell: () => {},
+    show: () => {},
+  });
   expect(end).toMatchObject({ staleRows: 0, rows: 3, writesRefused: 2 });
   const over = `LF001: generation 1 of FencedJob "${NAMESPACE}/invoice-run" is over`;
   expect(end.commitRefusal).toContain(over);

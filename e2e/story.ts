@@ -23,6 +23,8 @@ export interface StoryParts {
   readonly appImage: string;
   /** Something happens now; `who` is a pod, the job, or empty. */
   readonly tell: (who: string, what: string) => void;
+  /** A command that a person would type now, and what it answers. */
+  readonly show: (command: string, answer: string) => void;
 }
 
 export interface StoryEnd {
@@ -40,7 +42,7 @@ const JOB = "invoice-run";
 const STEP_MS_MAX = 60_000;
 
 export async function playStory(parts: StoryParts): Promise<StoryEnd> {
-  const { cluster, api, database, namespace, appImage, tell } = parts;
+  const { cluster, api, database, namespace, appImage, tell, show } = parts;
   const job = parse(readFileSync(join(checkout, "examples/invoice-run.yaml"), "utf8")) as RawObject;
   job.metadata.namespace = namespace;
   const spec = job.spec as {
@@ -98,6 +100,7 @@ export async function playStory(parts: StoryParts): Promise<StoryEnd> {
     const [{ at: firstCommitAt }] = (await database.query<{ at: Date }>(committed, [podB])) as [{ at: Date }];
     const takeoverMs = firstCommitAt.getTime() - frozenAt.getTime();
     tell(podB, `first write committed: ${(takeoverMs / 1000).toFixed(1)} s after the freeze`);
+    show(`kubectl get fj -n ${namespace}`, await cluster.kubectl(["get", "fj", "-n", namespace]));
     await logB.line("run complete", STEP_MS_MAX);
     tell(podB, "run complete");
 
