@@ -7,8 +7,6 @@ import { playStory } from "./story.ts";
 
 const NAMESPACE = "story";
 const STORY_MS_MAX = 5 * 60_000;
-/** Beyond the lease: candidate, raise, the application's start and its first transaction. */
-const TAKEOVER_MS_MAX = 5_000;
 
 let scene: Scene;
 let database: ClusterDatabase;
