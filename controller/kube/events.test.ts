@@ -56,6 +56,15 @@ test("the same event again raises one count, sent at intervals; another note is 
   });
 });
 
+test("names sort in the order of the events, which is the order of kubectl describe", async () => {
+  await serve(ok);
+  for (let i = 0; i < 20; i++) recorder.record(job(), text(`step ${i}`));
+  await expect.poll(() => server.asked.length).toBe(20);
+  const sent = server.asked.map(({ body }) => body as { metadata: { name: string }; note: string });
+  const sorted = sent.toSorted((a, b) => (a.metadata.name < b.metadata.name ? -1 : 1));
+  expect(sorted.map(({ note }) => note)).toEqual(Array.from({ length: 20 }, (_, i) => `step ${i}`));
+});
+
 test("a flood of different events about one object is cut off, and other objects are not", async () => {
   await serve(ok);
   for (let i = 0; i < 200; i++) recorder.record(job(), text(`generation ${i}`));

@@ -5,7 +5,7 @@
  * and never throws. The same event again raises the count of the first one; a flood about one object is cut off.
  */
 import { microTime } from "../../lease/time.ts";
-import type { Clock } from "../../platform/clock.ts";
+import type { Clock, Wall } from "../../platform/clock.ts";
 import { HttpError } from "../../platform/http.ts";
 import type { Logger } from "../../platform/log.ts";
 import type { Random } from "../../platform/random.ts";
@@ -68,6 +68,7 @@ export class EventRecorder {
   readonly counters = { sent: 0, dropped: 0, failed: 0 };
 
   readonly #options: RecorderOptions;
+  #order = 0;
   /** In order of use, so that the oldest goes first. */
   readonly #known = new Map<string, Known>();
   readonly #pending = new Set<Known>();
@@ -116,7 +117,7 @@ export class EventRecorder {
         key,
         regarding: object,
         text,
-        name: eventName(object, random),
+        name: eventName(object, this.#order++, clock.wall(), random),
         count: 1,
         sentCount: 0,
         firstTime: time,
@@ -191,7 +192,7 @@ export class EventRecorder {
     // The server has forgotten it (events live an hour): begin a new one. A write of unknown outcome may have made it
     // already, so that one gets another name too: twice is better than never.
     if (isNotFound(error) || error instanceof HttpError) {
-      Object.assign(known, { name: eventName(known.regarding, random), sentCount: 0 });
+      Object.assign(known, { name: eventName(known.regarding, this.#order++, clock.wall(), random), sentCount: 0 });
     }
     known.attempts++;
     known.notBeforeMs = clock.monoMs() + UPDATE_MS;
@@ -235,8 +236,11 @@ function seriesOf({ count, lastTime }: Known): { count: number; lastObservedTime
   return { count, lastObservedTime: lastTime };
 }
 
-function eventName(object: KubeObject, random: Random): string {
-  return `${object.metadata.name.slice(0, 230)}.${random.bytes(8).toString("hex")}`;
+/** Names sort as the events came: `kubectl describe` shows those without a legacy time in the order of their names. */
+function eventName(object: KubeObject, order: number, wall: Wall, random: Random): string {
+  const ms = wall.getTime().toString(16).padStart(11, "0");
+  const sequence = (order % 4096).toString(16).padStart(3, "0");
+  return `${object.metadata.name.slice(0, 230)}.${ms}${sequence}${random.bytes(2).toString("hex")}`;
 }
 
 /** At most `NOTE_BYTES_MAX` bytes of UTF-8, never half a character. */

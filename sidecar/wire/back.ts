@@ -215,6 +215,8 @@ export class Back implements MessageHandler {
     const error = core.refusing;
     core.refusing = undefined;
     if (error) {
+      // Counted when it is answered: a refusal on its way to a server that has ended the session is answered otherwise.
+      if (error.code === "LF002") core.host.counters.add("refusedUnconfirmed");
       this.#push(errorBytes(error));
       core.refusedInBlock = error;
     }

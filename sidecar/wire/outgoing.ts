@@ -38,7 +38,6 @@ export class Outgoing {
     if (statement?.kind === "commit" && core.status === FAILED && core.refusedInBlock) return core.refusedInBlock;
     if (state === "valid") return undefined;
     // `closed` cannot be: no session begins before the raise (INV-4).
-    core.host.counters.add("refusedUnconfirmed");
     return unconfirmedError(core.identity, core.host.permitEndedMsAgo());
   }
 

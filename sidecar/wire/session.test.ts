@@ -276,6 +276,14 @@ describe("Session", () => {
     expect(setup.heard()).toEqual(["E LF002", "Z"]);
   });
 
+  test("a COMMIT that meets an unconfirmed permit and then the session's end is one refusal, not two", () => {
+    const setup = inBlock();
+    setup.permit = "unconfirmed";
+    setup.client(query("COMMIT")).server(error("FATAL", "57P01")).judge(SUPERSEDED);
+    expect(setup.heard()).toEqual(["E LF001"]);
+    expect(setup.counters.read()).toMatchObject({ refusedLost: 1, refusedUnconfirmed: 0 });
+  });
+
   test("a cancel under way holds what comes next", () => {
     const setup = new Setup().client(query("INSERT"));
     setup.session.setCancelling(true);
