@@ -13,6 +13,8 @@ import { postgresVersions } from "../testing/postgres.ts";
 import type { Counts } from "../testing/reporter.ts";
 
 const say = (line: string): void => console.log(line);
+/** A log is read later, as text. */
+const plain = process.stdout.isTTY ? {} : { NO_COLOR: "1" };
 const scratch = mkdtempSync(join(tmpdir(), "fencedjob-test-"));
 const total: Counts = { passed: 0, failed: 0, skipped: [] };
 const lines: string[] = [];
@@ -119,7 +121,10 @@ function counted(passed: number, failed: number): Counts {
 
 function exec([program = "", ...args]: string[], env: Record<string, string> = {}): Promise<number> {
   return new Promise((resolve, reject) => {
-    const child = spawn(program, args, { stdio: ["ignore", "inherit", "inherit"], env: { ...process.env, ...env } });
+    const child = spawn(program, args, {
+      stdio: ["ignore", "inherit", "inherit"],
+      env: { ...process.env, ...plain, ...env },
+    });
     child.once("error", reject);
     child.once("close", (code) => resolve(code ?? 1));
   });
