@@ -194,6 +194,16 @@ describe("timing", () => {
 });
 
 describe("report", () => {
+  const aFailure = { database: "d", code: "LF001", message: "m", hint: "", final: true, floor: 0 };
+  const aFence = {
+    database: "d",
+    generation: 3,
+    previousGeneration: null,
+    incarnation: "x",
+    tookMs: 1.5,
+    sessionsEnded: 0,
+  };
+
   test("whatever stands in the annotation, reading it does not throw", () => {
     fc.assert(
       fc.property(fc.oneof(fc.string(), fc.json()), (text) => {
@@ -201,6 +211,19 @@ describe("report", () => {
         parseLastWords(text);
       }),
     );
+  });
+
+  test.each([
+    ["a fence that is nothing", { fences: [null] }],
+    ["a fence with a generation that is no number", { fences: [{ ...aFence, generation: "7" }] }],
+    ["a fence without incarnation", { fences: [{ ...aFence, incarnation: undefined }] }],
+    ["a failure that is nothing", { failures: [null] }],
+    ["a floor that is no integer", { failures: [{ ...aFailure, floor: 1e300 }] }],
+    ["a generation below 1", { generation: 0 }],
+  ])("%s is no report: it would go into the status, which the API server then refuses for ever", (_what, change) => {
+    const report = { generation: 3, fences: [aFence], failures: [aFailure] };
+    expect(parseReport(JSON.stringify(report))).toEqual(report);
+    expect(parseReport(JSON.stringify({ ...report, ...change }))).toBeNull();
   });
 
   test("a report is read as it was written, and stays small enough for an annotation", () => {

@@ -54,9 +54,28 @@ export function formatReport(report: Report): string {
 /** null when there is none or it is not one: a Lease can be edited by anybody with the right to. */
 export function parseReport(text: string | null): Report | null {
   const value = parseObject(text);
-  if (!value || !Number.isSafeInteger(value.generation)) return null;
-  if (!Array.isArray(value.fences) || !Array.isArray(value.failures)) return null;
-  return value as unknown as Report;
+  if (!value || !isGeneration(value.generation)) return null;
+  const { generation, fences, failures } = value;
+  if (!Array.isArray(fences) || !fences.every(isFence)) return null;
+  if (!Array.isArray(failures) || !failures.every(isFailure)) return null;
+  return { generation, fences, failures };
+}
+
+const isGeneration = (value: unknown): value is number => Number.isSafeInteger(value) && Number(value) >= 1;
+/** null: none; 0 in a floor: the database knows the job, and nothing was raised. */
+const isGenerationOrNone = (value: unknown): boolean => value === null || value === 0 || isGeneration(value);
+const areTexts = (...values: unknown[]): boolean => values.every((value) => typeof value === "string");
+
+function isFence(value: unknown): value is RaisedFence {
+  const { database, generation, previousGeneration, incarnation, tookMs, sessionsEnded } = fieldsOf(value);
+  if (!areTexts(database, incarnation) || !isGeneration(generation)) return false;
+  return isGenerationOrNone(previousGeneration) && Number.isFinite(tookMs) && Number.isSafeInteger(sessionsEnded);
+}
+
+function isFailure(value: unknown): value is RaiseFailure {
+  const { database, code, message, hint, final, floor } = fieldsOf(value);
+  if (!areTexts(database, code, message, hint) || typeof final !== "boolean") return false;
+  return isGenerationOrNone(floor);
 }
 
 export function parseLastWords(text: string | null | undefined): LastWords | null {
@@ -69,10 +88,10 @@ function parseObject(text: string | null): Record<string, unknown> | null {
   if (text === null) return null;
   try {
     const value: unknown = JSON.parse(text);
-    return typeof value === "object" && value !== null && !Array.isArray(value)
-      ? (value as Record<string, unknown>)
-      : null;
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? fieldsOf(value) : null;
   } catch {
     return null;
   }
 }
+
+const fieldsOf = (value: unknown): Record<string, unknown> => (value ?? {}) as Record<string, unknown>;
