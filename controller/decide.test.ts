@@ -147,6 +147,8 @@ test("an expired Lease stays its owner's while no candidate is ready: it may sti
   const plan = decide(aSnapshot({ status, pods, lease: aLease(1, 1), leaseUnchangedMs: 12_000, leaseRemainingMs: 0 }));
   expect(plan.status.owner?.generation).toBe(1);
   expect(plan.actions).toEqual([]);
+  // Not at once, which would be a loop; but it is looked at again: a renewal alone wakes nobody.
+  expect(plan.requeueAfterMs).toBe(6_000);
 });
 
 test("a candidate that is no longer needed is deleted when the owner renews again", () => {

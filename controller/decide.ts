@@ -216,7 +216,8 @@ function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, state: Owne
     const message = `${owner.pod} (generation ${owner.generation}) has not renewed; a candidate takes over when the lease runs out`;
     draft.condition("Owned", "Unknown", "RenewalOverdue", message);
     status.summary = "Owner does not renew";
-    draft.lookAgainIn(snapshot.leaseRemainingMs);
+    // Once it has run out the next change is a candidate's, or a renewal after all, which wakes nobody.
+    draft.lookAgainIn(state.expired ? overdueMs(timing) : snapshot.leaseRemainingMs);
   } else {
     draft.condition("Owned", "True", "Granted", `${owner.pod} owns generation ${owner.generation}`);
     draft.lookAgainIn(overdueMs(timing) - snapshot.leaseUnchangedMs);
