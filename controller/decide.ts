@@ -25,6 +25,9 @@ import type { Snapshot } from "./snapshot.ts";
 
 export function decide(snapshot: Snapshot): Plan {
   const draft = new Draft(snapshot);
+  // A pod that this status does not know of: the status is an old one (then writing it conflicts, and nothing is done
+  // to the pod), or was restored (then its name is not given out again).
+  draft.status.attempt = Math.max(draft.status.attempt, ...snapshot.pods.map(({ attempt }) => attempt));
   countRejectedWrites(draft);
   admit(draft);
   const spec = snapshot.spec.ok ? snapshot.spec.spec : null;

@@ -7,11 +7,12 @@
 import { isDeepStrictEqual } from "node:util";
 import { fingerprintOf, type Observation, observe, remainingMs, unchangedMs } from "../lease/observe.ts";
 import { grantedLease, isOurs, type RawLease, readLease, releasedLease } from "../lease/record.ts";
+import { type LeaseTiming, overdueMs } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
 import { ensureAccount } from "./account.ts";
 import { type JobMeta, readSpec } from "./api/spec.ts";
-import { type FencedJob, readStatus } from "./api/status.ts";
+import { type FencedJob, type Owner, readStatus } from "./api/status.ts";
 import { decide, timingOf } from "./decide.ts";
 import type { Action, Plan } from "./draft.ts";
 import { type KubeApi, RESOURCES } from "./kube/api.ts";
@@ -102,18 +103,23 @@ export class Reconciler {
     const spec = readSpec(job.spec);
     const status = readStatus(job.status);
     const template = spec.ok ? await this.#template(job, spec.spec, memory) : { ok: true as const };
-    const raw: RawPod[] = [...pods.by("job", uid)];
-    // Absence is acted on at once (PodGone), so it is asked of the API server and not of a cache that may lag.
-    if (status.owner && !raw.some((pod) => pod.metadata.uid === status.owner?.uid)) {
-      const pod = await this.#get<RawPod>("pods", namespace, status.owner.pod);
-      if (pod?.metadata.uid === status.owner.uid) raw.push(pod);
-    }
+    const timing = spec.ok ? timingOf(spec.spec) : null;
+    const specMs = timing?.durationMs ?? 0;
     let lease: RawLease | null = leases.get(key) ?? null;
-    if (!lease && status.owner) lease = await this.#get<RawLease>("leases", namespace, name);
+    if (status.owner && !this.#isHeld(lease, status.owner, memory, timing)) {
+      lease = await this.#get<RawLease>("leases", namespace, name);
+    }
     const nowMs = clock.monoMs();
     const record = lease && readLease(lease);
     if (record) memory.observation = observe(memory.observation, record, nowMs);
-    const specMs = spec.ok ? timingOf(spec.spec).durationMs : 0;
+    const raw: RawPod[] = [...pods.by("job", uid)];
+    // Absence is acted on at once (PodGone, a claim), so it is asked of the API server and not of a cache that may lag.
+    // The Lease's holder may also be a pod of an earlier FencedJob of this name, and alive.
+    for (const one of [status.owner, record && { uid: record.holder, pod: record.holderPod }]) {
+      if (!one?.uid || !one.pod || raw.some((pod) => pod.metadata.uid === one.uid)) continue;
+      const pod = await this.#get<RawPod>("pods", namespace, one.pod);
+      if (pod?.metadata.uid === one.uid) raw.push(pod);
+    }
     return {
       job: { name, namespace, generation, deleting: deletionTimestamp !== undefined },
       spec,
@@ -128,7 +134,22 @@ export class Reconciler {
     };
   }
 
-  async #get<T extends object>(resource: "pods" | "leases", namespace: string, name: string): Promise<T | null> {
+  /**
+   * Whether the cached Lease shows a live owner. Everything else can cost an owner its job, and a watch that has fallen
+   * silent shows exactly that: it is asked of the API server.
+   */
+  #isHeld(lease: RawLease | null, owner: Owner, memory: Memory, timing: LeaseTiming | null): boolean {
+    if (!lease || !timing || !isOurs(readLease(lease), { holder: owner.uid, generation: owner.generation }))
+      return false;
+    memory.observation = observe(memory.observation, readLease(lease), this.#parts.clock.monoMs());
+    return unchangedMs(memory.observation, this.#parts.clock.monoMs()) < overdueMs(timing);
+  }
+
+  async #get<T extends object>(
+    resource: "pods" | "leases" | "fencedJobs",
+    namespace: string,
+    name: string,
+  ): Promise<T | null> {
     try {
       return (await this.#parts.api.get(RESOURCES[resource], { namespace, name })) as unknown as T;
     } catch (error) {
@@ -249,6 +270,15 @@ export class Reconciler {
     const seen = snapshot.lease ? fingerprintOf(snapshot.lease) : null;
     if ((live ? fingerprintOf(readLease(live)) : null) !== seen) {
       throw new Error(`Lease ${meta.namespace}/${meta.name} changed since it was observed; it is observed again`);
+    }
+    // INV-9: read after the Lease. Whoever granted a later generation wrote it here before he wrote the Lease, so either
+    // it is seen now, or our write of the Lease conflicts.
+    const job = await this.#get<FencedJob>("fencedJobs", meta.namespace, meta.name);
+    const reserved = readStatus(job?.status).owner;
+    if (job?.metadata.uid !== meta.uid || reserved?.uid !== grant.holder || reserved.generation !== grant.generation) {
+      throw new Error(
+        `generation ${grant.generation} of ${meta.namespace}/${meta.name} is over; the status is read again`,
+      );
     }
     const lease = grantedLease(
       live,

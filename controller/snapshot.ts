@@ -83,7 +83,7 @@ export function viewPod(pod: RawPod): PodView {
   return {
     name: pod.metadata.name,
     uid: pod.metadata.uid ?? "",
-    attempt: Number(pod.metadata.labels?.[ATTEMPT_LABEL] ?? 0),
+    attempt: attemptOf(pod),
     phase: PHASES.find((phase) => phase === status.phase) ?? "Unknown",
     node: pod.spec?.nodeName,
     deleting: pod.metadata.deletionTimestamp !== undefined,
@@ -92,6 +92,12 @@ export function viewPod(pod: RawPod): PodView {
     failure: failureOf(pod),
     lastWords: parseLastWords(sidecar?.state?.terminated?.message),
   };
+}
+
+/** 0 when the label was edited: then it does not match the name, which cannot be. */
+function attemptOf({ metadata: { name, labels } }: RawPod): number {
+  const attempt = labels?.[ATTEMPT_LABEL] ?? "";
+  return /^[1-9]\d{0,8}$/.test(attempt) && name.endsWith(`-${attempt}`) ? Number(attempt) : 0;
 }
 
 function waitingFor(pod: RawPod): string {
