@@ -72,19 +72,19 @@ const planeNames = ["kube-scheduler", "kube-controller-manager", "kube-apiserver
 const nodeNames = ["kubelet", "kube-proxy", "containerd"];
 const stateFile = join(localNodeDir, "state.json");
 
-/** Starts the cluster, or finds it running; `nodeCount` absent: with as many nodes as it has, one when new. Throws when another checkout has it. */
+/** Starts the cluster, or finds it running; `nodeCount` absent: with as many nodes as it has, one when new. Throws when another checkout has it in another version. */
 export async function up(say: Say, nodeCount?: number): Promise<LocalCluster> {
   await requireLocalNode("the local node");
   return alone(say, async () => {
     await installPackages(say);
     await build(nodePrograms, say);
     const found = readState();
+    if (found && fits(found, nodeCount)) return describe(found);
     if (found && found.checkout !== checkout && healthy(found)) {
       throw new Error(
-        `The local node of this machine belongs to ${found.checkout}, and there can be only one. Take it down there (node e2e/cluster/localnode.ts down), then run this again. Nothing was changed.`,
+        `The local node of this machine was started from ${found.checkout} in another version or size, and there can be only one. Take it down there (node e2e/cluster/localnode.ts down), then run this again. Nothing was changed.`,
       );
     }
-    if (found && fits(found, nodeCount)) return describe(found);
     if (found) {
       say("an earlier local node is half dead, or of another version or size: taking it down first");
       await takeDown(found, say);
