@@ -101,6 +101,11 @@ describe("INV-6: match to touch", () => {
     expect(readLease(next)).toMatchObject({ holder: "uid-2", generation: 2, report: null, resourceVersion: "2" });
     expect(next.spec?.leaseTransitions).toBe(2);
   });
+
+  test("transitions edited to the largest number that the API server takes do not stop the next grant", () => {
+    const old = { ...lease, spec: { ...lease.spec, leaseTransitions: 2 ** 31 - 1 } };
+    expect(grantedLease(old, grant, WALL).spec?.leaseTransitions).toBe(2 ** 31 - 1);
+  });
 });
 
 describe("observe, wait, claim", () => {

@@ -10,6 +10,9 @@ export const GENERATION_ANNOTATION = "fencedjob.dev/generation";
 export const HOLDER_POD_ANNOTATION = "fencedjob.dev/holder-pod";
 export const REPORT_ANNOTATION = "fencedjob.dev/report";
 
+/** An int32 at the API server: one more, after somebody's edit, would be refused for ever. */
+const TRANSITIONS_MAX = 2 ** 31 - 1;
+
 /** A Lease as the API server sends it; fields that the protocol does not know are kept. */
 export interface RawLease {
   apiVersion?: string;
@@ -134,7 +137,7 @@ export function grantedLease(raw: RawLease | null, grant: GrantedLease, wall: Wa
       leaseDurationSeconds: grant.durationMs / 1000,
       acquireTime: now,
       renewTime: now,
-      leaseTransitions: (raw?.spec?.leaseTransitions ?? 0) + 1,
+      leaseTransitions: Math.min((raw?.spec?.leaseTransitions ?? 0) + 1, TRANSITIONS_MAX),
     },
   };
 }

@@ -146,6 +146,7 @@ export class World {
           this.statusWrites++;
           return this.put(plural, { ...present, status: object.status });
         }
+        if (object.spec.leaseTransitions > 2 ** 31 - 1) throw new ApiError("update", 400, { reason: "BadRequest" });
         const stored = this.put(plural, object);
         this.tell(`lease -> ${object.spec.holderIdentity} ${object.metadata.annotations?.[GENERATION_ANNOTATION]}`);
         this.checkLease();
