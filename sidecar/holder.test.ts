@@ -215,6 +215,23 @@ describe("renewal", () => {
     expect(api.replaces - before).toBeLessThanOrEqual(21);
   });
 
+  test("one that met somebody else's edit, or was lost, is repeated soon and not an interval later", async () => {
+    const { clock, api, permit, hold } = aHolder();
+    await hold();
+    const sent = (): number => permit.deadlineMs();
+    await clock.advance(2_800);
+    const first = sent();
+    api.change({}, { "example.com/note": "x" });
+    await clock.advance(1_000);
+    expect(sent() - first).toBeGreaterThan(3_000);
+    expect(sent() - first).toBeLessThan(3_800);
+    const second = sent();
+    api.fault = "lost";
+    await clock.advance(3_500);
+    expect(sent() - second).toBeLessThan(4_000);
+    expect(sent()).toBeGreaterThan(second);
+  });
+
   test("a changed report is told at once", async () => {
     const { clock, api, tell, hold } = aHolder();
     await hold();

@@ -115,29 +115,32 @@ export class Holder {
 
   async #renew(grant: Grant, sentAtMs: number): Promise<Outcome> {
     const { api, clock, timing, report } = this.#parts;
-    if (!this.#raw) return this.#read(grant);
+    if (!this.#raw) return this.#read(grant, null);
     const next = renewedLease(this.#raw, grant, clock.wall(), report());
     const renewTime = next.spec?.renewTime ?? "";
     // The earliest send wins should two renewals carry one time: a deadline too early is safe, one too late is not.
     if (!this.#sentAtMs.has(renewTime)) this.#sentAtMs.set(renewTime, sentAtMs);
     const answer = await api.replace(next, timing.requestTimeoutMs);
-    if (answer.kind === "ok") return this.#adopt(answer.lease, grant);
+    if (answer.kind === "ok") return this.#adopt(answer.lease, grant, renewTime);
     if (answer.kind === "notFound") return { kind: "lost", why: "the Lease no longer exists" };
     if (answer.kind === "refused") this.#parts.log.warn("the API server refused a renewal", { answer });
     // A conflict or a missing answer says nothing about who holds the Lease: read it (INV-6).
-    return this.#read(grant);
+    return this.#read(grant, renewTime);
   }
 
-  async #read(grant: Grant): Promise<Outcome> {
+  async #read(grant: Grant, attempted: string | null): Promise<Outcome> {
     const answer = await this.#parts.api.get(this.#parts.timing.requestTimeoutMs);
-    if (answer.kind === "ok") return this.#adopt(answer.lease, grant);
+    if (answer.kind === "ok") return this.#adopt(answer.lease, grant, attempted);
     if (answer.kind === "notFound") return { kind: "lost", why: "the Lease no longer exists" };
     this.#parts.log.warn("the renewal is not confirmed; it is tried again", { answer });
     return { kind: "unconfirmed" };
   }
 
-  /** Takes a record just read as the present one; extends the permit if it shows a renewal of ours. */
-  #adopt(raw: RawLease, grant: Grant): Outcome {
+  /**
+   * Takes a record just read as the present one; extends the permit if it shows a renewal of ours. Confirmed is the one
+   * just attempted only: a record that shows an older one after a conflict or a lost request is renewed again soon.
+   */
+  #adopt(raw: RawLease, grant: Grant, attempted: string | null): Outcome {
     const { permit, timing } = this.#parts;
     const record = readLease(raw);
     if (!isOurs(record, grant)) {
@@ -152,7 +155,7 @@ export class Holder {
     // A Lease edited to a longer duration does not lengthen the permit; a shorter one shortens it.
     const durationMs = Math.min(record.durationMs || timing.durationMs, timing.durationMs);
     permit.extend(permitDeadlineMs(sentAtMs, durationMs, timing.marginMs));
-    return { kind: "confirmed" };
+    return { kind: record.renewTime === attempted ? "confirmed" : "unconfirmed" };
   }
 
   async #pause(ms: number, signal: AbortSignal): Promise<void> {
