@@ -51,7 +51,8 @@ async function watched(resourceVersion?: string): Promise<LeaseNews[]> {
 describe("the answer to a renewal", () => {
   test.each([
     [200, lease("8"), { kind: "ok", lease: lease("8") }],
-    [404, {}, { kind: "notFound" }],
+    [404, { reason: "NotFound" }, { kind: "notFound" }],
+    [404, "page not found", { kind: "refused", status: 404, message: "404: page not found", retryAfterMs: 0 }],
     [409, { reason: "Conflict" }, { kind: "conflict" }],
     [400, { message: "bad time" }, { kind: "refused", status: 400, message: "400: bad time", retryAfterMs: 0 }],
     [403, "no", { kind: "refused", status: 403, message: "403: no", retryAfterMs: 0 }],

@@ -120,7 +120,9 @@ export class LeaseClient {
     try {
       const { status, headers, body } = await this.#client.request(request);
       if (status === 200 || status === 201) return { kind: "ok", lease: body as RawLease };
-      if (status === 404) return { kind: "notFound" };
+      // Loss is final, so it takes the API server's word about this object: not the 404 of whoever else answers, or of
+      // a server that does not serve the path yet.
+      if (status === 404 && (body as { reason?: unknown } | null)?.reason === "NotFound") return { kind: "notFound" };
       if (status === 409) return { kind: "conflict" };
       const message = messageOf(status, body);
       if (status >= 500) return { kind: "unknown", message, sent: true };

@@ -21,6 +21,7 @@ test.each([
   ["a changed object", answer(409, "Conflict"), "isConflict"],
   ["a taken name", answer(409, "AlreadyExists"), "isAlreadyExists"],
   ["a missing object", answer(404, "NotFound"), "isNotFound"],
+  ["a path that is not served", answer(404, ""), null],
   ["an old resource version", answer(410, "Expired"), "isGone"],
   ["too many requests", answer(429, "TooManyRequests"), "isThrottled"],
   ["an old token", answer(401, "Unauthorized"), "isUnauthorized"],

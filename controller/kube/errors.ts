@@ -49,7 +49,9 @@ export const isConflict = (error: unknown): boolean =>
 export const isAlreadyExists = (error: unknown): boolean =>
   has(error, ({ status, reason }) => status === 409 && reason === "AlreadyExists");
 
-export const isNotFound = (error: unknown): boolean => has(error, ({ status }) => status === 404);
+/** The object is not there. A 404 without the reason is about the path: a proxy's, or a resource that is not served. */
+export const isNotFound = (error: unknown): boolean =>
+  has(error, ({ status, reason }) => status === 404 && reason === "NotFound");
 
 /** The resource version or continue token is too old: list anew. */
 export const isGone = (error: unknown): boolean => has(error, ({ status }) => status === 410);
