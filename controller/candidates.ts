@@ -15,20 +15,27 @@ const ENDED_PODS_MAX = HISTORY_MAX;
 
 export function candidatesWanted(draft: Draft, spec: FencedJobSpec, state: OwnerState | null): number {
   const { status, snapshot } = draft;
-  if (status.failures > 0 && status.lastFailureTime && !status.owner) {
-    const backoffMs = Math.min(BACKOFF_MS_BASE * 2 ** (status.failures - 1), BACKOFF_MS_MAX);
-    const leftMs = wallMsOf(status.lastFailureTime) + backoffMs - snapshot.wallMs;
-    if (leftMs > 0) {
-      const message = `failure ${status.failures}; the next candidate starts at ${isoSeconds(snapshot.wallMs + leftMs)}`;
-      draft.condition("Owned", "False", "BackingOff", message);
-      status.summary = `Backing off after failure ${status.failures}`;
-      draft.lookAgainIn(leftMs);
-      return status.candidates.length;
-    }
-  }
   const ownerLeaves = snapshot.pods.some(({ uid, deleting }) => uid === status.owner?.uid && deleting);
   const successor = !status.owner || state?.kind === "overdue" || ownerLeaves;
-  return spec.standbys.count + (successor ? 1 : 0);
+  const wanted = spec.standbys.count + (successor ? 1 : 0);
+  // Also beside a healthy owner: standbys that fail at once would else be made anew without a pause.
+  const leftMs = backoffLeftMs(draft);
+  if (leftMs <= 0 || status.candidates.length >= wanted) return wanted;
+  draft.lookAgainIn(leftMs);
+  if (!status.owner) {
+    const message = `failure ${status.failures}; the next candidate starts at ${isoSeconds(snapshot.wallMs + leftMs)}`;
+    draft.condition("Owned", "False", "BackingOff", message);
+    status.summary = `Backing off after failure ${status.failures}`;
+  }
+  return status.candidates.length;
+}
+
+function backoffLeftMs({ status, snapshot, wall }: Draft): number {
+  if (status.failures === 0 || !status.lastFailureTime) return 0;
+  // The wall clock was set back: nobody waits until it has caught up.
+  if (wallMsOf(status.lastFailureTime) > snapshot.wallMs) status.lastFailureTime = wall;
+  const backoffMs = Math.min(BACKOFF_MS_BASE * 2 ** (status.failures - 1), BACKOFF_MS_MAX);
+  return wallMsOf(status.lastFailureTime) + backoffMs - snapshot.wallMs;
 }
 
 /** Candidates that can no longer be granted leave the list; one that ended by itself counts as a failure. */
@@ -37,7 +44,17 @@ export function dropLostCandidates(draft: Draft): void {
   status.candidates = status.candidates.filter(({ attempt, pod: name }) => {
     if (snapshot.burnedAttempts.includes(attempt)) return false;
     const pod = snapshot.pods.find((pod) => pod.name === name);
-    if (!pod || isAlive(pod)) return !pod?.deleting;
+    if (!pod) return true;
+    if (pod.uid === snapshot.lease?.holder && pod.uid !== status.owner?.uid) {
+      // Its sidecar has taken this for a grant: our grant would be its second (INV-7).
+      draft.event(
+        "Warning",
+        "LeaseTaken",
+        `the Lease names candidate ${name}, to whom nothing was granted; it is replaced`,
+      );
+      return false;
+    }
+    if (isAlive(pod)) return !pod.deleting;
     status.failures += 1;
     status.lastFailureTime = draft.wall;
     draft.event(
@@ -80,7 +97,8 @@ export function collectPods(draft: Draft): void {
     if (kept.has(pod.name)) continue;
     const past = status.history.find(({ uid }) => uid === pod.uid);
     const lingersMs = past ? wallMsOf(past.until) + SUPERSEDED_LINGER_MS - snapshot.wallMs : 0;
-    if (lingersMs > 0) draft.lookAgainIn(lingersMs);
+    // Longer than that: the wall clock was set back.
+    if (lingersMs > 0 && lingersMs <= SUPERSEDED_LINGER_MS) draft.lookAgainIn(lingersMs);
     else surplus.push(pod);
   }
   for (const pod of surplus) {

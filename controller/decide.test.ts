@@ -306,6 +306,74 @@ test("INV-8: a generation that the database has passed is not issued again: the 
   expect(plan.status.owner).toMatchObject({ pod: "run-2", generation: 13 });
 });
 
+test("INV-8: a generation below the floor is no failure of the work: backoffLimit 0 still runs a job made anew", () => {
+  const refused = (change: object, fences: object[] = [], status: object = {}): Plan => {
+    const report = JSON.stringify({ ...JSON.parse(failureReport({ code: "LF001", final: true, ...change })), fences });
+    const spec = aSpec({ backoffLimit: 0 });
+    return decide(aSnapshot({ spec, status: owned(status), pods: [aPod(1)], lease: aLease(1, 1, { report }) }));
+  };
+  const anew = refused({ floor: 1 });
+  expect(anew.status).toMatchObject({ failures: 0, generation: 1, candidates: [{ attempt: 2 }] });
+  expect(anew.status.completionTime).toBeUndefined();
+  // A fence that somebody else raised after ours, and the sidecar's own earlier life.
+  const raised = { database: "ledger", generation: 1, incarnation: "x" };
+  const more = { previousGeneration: null, tookMs: 1, sessionsEnded: 0 };
+  expect(refused({ floor: 2 }, [{ ...raised, ...more }]).status.failures).toBe(1);
+  expect(refused({ floor: 1 }, [], { fences: [raised] }).status.failures).toBe(1);
+});
+
+test("a floor that would use up the numbers is not believed", () => {
+  const lease = aLease(1, 1, { report: failureReport({ code: "LF001", final: true, floor: 2 ** 53 - 1 }) });
+  expect(decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease })).status.generation).toBe(1);
+});
+
+test("INV-7: a candidate that an edited Lease names is not granted anything any more: it is replaced", () => {
+  const status = { generation: 1, attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] };
+  const plan = decide(aSnapshot({ status, pods: [aPod(2)], lease: aLease(2, 5), leaseRemainingMs: 0 }));
+  expect(plan.status.owner).toBeUndefined();
+  expect(plan.actions).toEqual([
+    { kind: "createPod", attempt: 3 },
+    { kind: "deletePod", pod: "run-2", uid: "uid-2" },
+  ]);
+  expect(plan.events.map(({ reason }) => reason)).toEqual(["LeaseTaken"]);
+});
+
+test("an owner that never renewed has failed: a sidecar without network does not use up pods for ever", () => {
+  const status = owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] });
+  const expired = (report: string | null): Plan =>
+    decide(
+      aSnapshot({
+        status,
+        pods: [aPod(1), aPod(2)],
+        lease: aLease(1, 1, { report }),
+        leaseUnchangedMs: 10_000,
+        leaseRemainingMs: 0,
+      }),
+    );
+  expect(expired(null).status).toMatchObject({ failures: 1, owner: { pod: "run-2" } });
+  expect(expired("{}").status).toMatchObject({ failures: 0, owner: { pod: "run-2" } });
+});
+
+test("standbys that fail at once beside a healthy owner back off too", () => {
+  const spec = aSpec({ standbys: { count: 1 } });
+  const status = owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }], failures: 3 });
+  const pods = [aPod(1), aPod(2, { phase: "Failed", failure: "OutOfcpu" })];
+  const plan = decide(aSnapshot({ spec, status, pods, lease: aLease(1, 1) }));
+  expect(plan.status).toMatchObject({ failures: 4, candidates: [] });
+  expect(plan.actions).toEqual([]);
+  expect(condition(plan, "Owned")?.status).toBe("True");
+  expect(plan.requeueAfterMs).toBe(6_000);
+  const later = decide(aSnapshot({ spec, status: plan.status, pods, lease: aLease(1, 1), wallMs: WALL_MS + 8_000 }));
+  expect(later.actions).toEqual([{ kind: "createPod", attempt: 3 }]);
+});
+
+test("a wall clock that was set back delays nothing for longer than the backoff", () => {
+  const status = { attempt: 1, failures: 1, lastFailureTime: "2027-11-29T13:00:00Z" };
+  const plan = decide(aSnapshot({ status }));
+  expect(plan.status.lastFailureTime).toBe("2026-11-29T13:00:00Z");
+  expect(plan.requeueAfterMs).toBe(1_000);
+});
+
 test("a Lease deleted under its owner is loss: the next pod gets the next generation", () => {
   const plan = decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease: null }));
   expect(plan.status.history[0]).toMatchObject({ reason: "LeaseDeleted" });

@@ -87,15 +87,13 @@ function admit(draft: Draft): void {
 function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null): void {
   const { status, snapshot } = draft;
   const report = status.owner ? ownReport(status.owner, snapshot) : null;
-  status.generation = Math.max(status.generation, reportedFloor(report));
+  status.generation = Math.max(status.generation, reportedFloor(report, status.generation));
   dropLostCandidates(draft);
   const successor = readyCandidate(draft);
   const open = !status.completionTime && !spec.suspend && !snapshot.job.deleting && isAdmitted(snapshot);
   if (status.owner && state?.kind === "ended") endOwnership(draft, spec, status.owner, whileSuspended(spec, state.end));
   else if (status.owner && state?.kind === "overdue" && state.expired && successor && open) {
-    const seconds = Math.round(snapshot.leaseUnchangedMs / 1000);
-    const message = `${status.owner.pod} (generation ${status.owner.generation}) did not renew for ${seconds} s; its writes will be refused`;
-    endOwnership(draft, spec, status.owner, { reason: "LeaseExpired", outcome: "superseded", message });
+    endOwnership(draft, spec, status.owner, expiry(status.owner, snapshot));
   }
   deadlines(draft, spec);
   if (!status.completionTime && !status.owner && status.failures > spec.backoffLimit) {
@@ -114,6 +112,19 @@ function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null
 
 function isAdmitted(snapshot: Snapshot): boolean {
   return snapshot.spec.ok && snapshot.template.ok;
+}
+
+/** One that never renewed has failed: a sidecar that cannot reach the API server must not use up pods for ever. */
+function expiry(owner: Owner, { lease, leaseUnchangedMs }: Snapshot): OwnershipEnd {
+  const who = `${owner.pod} (generation ${owner.generation})`;
+  // Each renewal writes a report, each grant takes the old one away.
+  if (lease?.report === null) {
+    const message = `${who} never renewed its Lease: its sidecar does not run, or does not reach the API server; its log says why`;
+    return { reason: "LeaseExpired", outcome: "failure", message };
+  }
+  const seconds = Math.round(leaseUnchangedMs / 1000);
+  const message = `${who} did not renew for ${seconds} s; its writes will be refused`;
+  return { reason: "LeaseExpired", outcome: "superseded", message };
 }
 
 /** A pod that we stopped did not fail. */

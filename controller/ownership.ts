@@ -4,10 +4,13 @@
  * Does NOT protect data: waiting protects the progress of a live owner, the fence protects the data.
  */
 import { isOurs } from "../lease/record.ts";
-import { parseReport, type Report } from "../lease/report.ts";
+import { parseReport, type RaiseFailure, type Report } from "../lease/report.ts";
 import type { Reason } from "./api/reasons.ts";
 import type { Owner } from "./api/status.ts";
 import type { PodView, Snapshot } from "./snapshot.ts";
+
+/** The fence refuses a greater jump, which would use up the numbers; nor is it believed here. */
+const GENERATION_JUMP_MAX = 1_000_000;
 
 export interface OwnershipEnd {
   readonly reason: Reason;
@@ -32,8 +35,11 @@ export function ownerState(owner: Owner, snapshot: Snapshot, overdueMs: number):
   const pod = snapshot.pods.find(({ uid }) => uid === owner.uid);
   const podEnd = podEnded(owner, pod);
   if (podEnd) return { kind: "ended", end: podEnd };
-  const refused = finalRefusal(ownReport(owner, snapshot));
-  if (refused) return { kind: "ended", end: { reason: "RaiseRefused", outcome: "failure", message: refused } };
+  const report = ownReport(owner, snapshot);
+  const refusal = finalRefusal(report);
+  // The report of a sidecar that was restarted in place knows nothing of its earlier raise; our status does.
+  if (refusal)
+    return { kind: "ended", end: refusedEnd(refusal, owner, [...(report?.fences ?? []), ...snapshot.status.fences]) };
   const me = { holder: owner.uid, generation: owner.generation };
   if (isOurs(lease, me)) {
     if (leaseUnchangedMs < overdueMs) return { kind: "held" };
@@ -71,14 +77,27 @@ export function ownReport(owner: Owner, snapshot: Snapshot): Report | null {
   return report?.generation === owner.generation ? report : null;
 }
 
-function finalRefusal(report: Report | null): string | null {
-  const failure = report?.failures.find(({ final }) => final);
-  return failure ? `${failure.database}: ${failure.message}` : null;
+function finalRefusal(report: Report | null): RaiseFailure | null {
+  return report?.failures.find(({ final }) => final) ?? null;
 }
 
-/** The highest generation that a database reported: the issuer goes above it (INV-8). */
-export function reportedFloor(report: Report | null): number {
-  return Math.max(0, ...(report?.failures ?? []).map(({ floor }) => floor ?? 0));
+function refusedEnd(
+  refusal: RaiseFailure,
+  owner: Owner,
+  fences: readonly { database: string; generation: number }[],
+): OwnershipEnd {
+  const { database, floor, message } = refusal;
+  const raised = fences.some((fence) => fence.database === database && fence.generation === owner.generation);
+  // Our count was behind the database (a FencedJob made anew under its name, a restore): that says nothing about the
+  // work. Once raised and then refused it counts, so that two issuers do not fight without an end.
+  const behind = !raised && floor !== null && floor >= owner.generation;
+  return { reason: "RaiseRefused", outcome: behind ? "superseded" : "failure", message: `${database}: ${message}` };
+}
+
+/** The highest generation that a database reported: the issuer goes above it (INV-8), unless the jump is absurd. */
+export function reportedFloor(report: Report | null, known: number): number {
+  const floors = (report?.failures ?? []).map(({ floor }) => floor ?? 0);
+  return Math.max(0, ...floors.filter((floor) => floor - known <= GENERATION_JUMP_MAX));
 }
 
 /**

@@ -228,7 +228,7 @@ export class World {
 
   checkDelete(pod: Stored): void {
     const { owner } = this.status();
-    if (!this.job()?.spec.suspend)
+    if (!this.job()?.spec.suspend && !pod.metadata.deletionTimestamp)
       expect(pod.metadata.uid, `the owner in force, ${owner?.pod}, was deleted`).not.toBe(owner?.uid);
   }
 
