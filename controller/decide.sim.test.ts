@@ -6,7 +6,7 @@
  */
 import { describe, expect, test } from "vitest";
 import { GENERATION_ANNOTATION, REPORT_ANNOTATION } from "../lease/record.ts";
-import { ModelledController, PLURALS, type Plural, type Stored, World } from "../testing/modelledcluster.ts";
+import { type ModelledController, PLURALS, type Plural, type Stored, World } from "../testing/modelledcluster.ts";
 
 const WALKS = Number(process.env.FENCEDJOB_WALKS ?? 60);
 const STEPS = 400;
@@ -25,7 +25,8 @@ function aWorld(seed: number, spec: object): World {
       ...spec,
     },
   });
-  world.controllers.push(new ModelledController(world), new ModelledController(world));
+  world.startController();
+  world.startController();
   return world;
 }
 

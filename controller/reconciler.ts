@@ -45,8 +45,8 @@ interface Memory {
   /** Of the FencedJob that the rest is about: one that is created anew under the same name is another one. */
   uid?: string;
   observation?: Observation;
-  /** The status that we wrote, while the watch still shows the version before it. */
-  written?: { base: string; job: FencedJob };
+  /** What we wrote last, while the watch still shows one of the versions that it supersedes. */
+  written?: { supersedes: Set<string>; job: FencedJob };
   template?: { generation: number; verdict: TemplateVerdict; atMs: number };
   readonly burned: Set<number>;
 }
@@ -72,11 +72,11 @@ export class Reconciler {
       return { kind: "done" };
     }
     const memory = this.#about(key, stored.metadata.uid);
-    if (memory.written && memory.written.base !== stored.metadata.resourceVersion) delete memory.written;
+    if (!memory.written?.supersedes.has(stored.metadata.resourceVersion ?? "")) delete memory.written;
     const job = memory.written?.job ?? stored;
     const snapshot = await this.#gather(key, job, memory);
     const plan = decide(snapshot);
-    await this.#apply(key, job, snapshot, plan, memory);
+    await this.#apply(job, snapshot, plan, memory);
     const retryMs = snapshot.spec.ok && !snapshot.template.ok ? REFUSED_TEMPLATE_RETRY_MS : Number.POSITIVE_INFINITY;
     const ms = Math.min(plan.requeueAfterMs ?? Number.POSITIVE_INFINITY, retryMs);
     return Number.isFinite(ms) ? { kind: "requeueAfter", ms } : { kind: "done" };
@@ -183,14 +183,14 @@ export class Reconciler {
     return verdict;
   }
 
-  async #apply(key: string, job: FencedJob, snapshot: Snapshot, plan: Plan, memory: Memory): Promise<void> {
+  async #apply(job: FencedJob, snapshot: Snapshot, plan: Plan, memory: Memory): Promise<void> {
     const { api, events } = this.#parts;
     const status = JSON.parse(JSON.stringify(plan.status));
     if (!isDeepStrictEqual(status, job.status)) {
       const next = await api.update(RESOURCES.fencedJobs, { ...job, status }, { subresource: "status" });
-      // The watch shows our own write a moment later; until then the version before it must not be decided on again.
-      const base = this.#parts.jobs.get(key)?.metadata.resourceVersion ?? "";
-      memory.written = { base, job: next as FencedJob };
+      // The watch shows our own write a moment later; until then the versions before it must not be decided on again.
+      const supersedes = memory.written?.supersedes ?? new Set();
+      memory.written = { supersedes: supersedes.add(job.metadata.resourceVersion ?? ""), job: next as FencedJob };
     }
     for (const { type, reason, message } of plan.events) {
       events.record(job as unknown as KubeObject, { type, reason, action: "Reconcile", note: message });

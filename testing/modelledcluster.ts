@@ -74,6 +74,12 @@ export class World {
     after: () => () => {},
   };
 
+  startController(): ModelledController {
+    const controller = new ModelledController(this);
+    this.controllers.push(controller);
+    return controller;
+  }
+
   tell(text: string): void {
     this.story.push(`${((this.nowMs - 1_000_000) / 1000).toFixed(1)}s ${text}`);
   }
