@@ -98,16 +98,16 @@ export class Relay {
 
   /** Writes what was pushed and lets each side be read as far as the other keeps up. */
   #settle(): void {
-    if (this.#closed) return;
+    if (this.#closed || this.#ending) return;
     const { client, server } = this.#options;
-    if (!this.#ending) server.flush();
+    server.flush();
     client.flush();
     if (this.#session.clientHeld || server.behind) client.pause();
     else client.resume();
     if (this.#session.serverHeld || client.behind) server.pause();
     else server.resume();
     // Messages that waited when the client left are the client's will still.
-    if (this.#clientEnded && !this.#session.clientHeld && !this.#ending) server.end();
+    if (this.#clientEnded && !this.#session.clientHeld) server.end();
   }
 
   #onClientEnd(): void {
@@ -127,6 +127,9 @@ export class Relay {
     const { client, server, clock } = this.#options;
     client.end();
     server.destroy();
+    // Nothing more is heard, but read on: a paused socket does not tell that the client has gone, too.
+    client.onBytes = () => {};
+    client.resume();
     if (client.ended) this.#close();
     else clock.after(LAST_MESSAGE_MS_MAX, () => this.#close());
   }

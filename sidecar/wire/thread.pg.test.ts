@@ -91,3 +91,20 @@ test("a port that is taken is an error at the start, not later", async () => {
   expect((await failure(again)).message).toMatch(/EADDRINUSE/);
   await wire.stop();
 });
+
+test("a client that leaves while its last message is being judged does not hold up the end", async () => {
+  const { wire, permit, raise, connect } = await start("thread/leaves");
+  permit.open();
+  permit.extend(systemClock.monoMs() + 60_000);
+  const client = await connect();
+  await client.query("BEGIN");
+  await raise();
+  const commit = failure(client.query("COMMIT"));
+  // More than one message: the wire holds the second, and does not read on, while it asks who owns the job.
+  (client as unknown as { connection: { query(text: string): void; end(): void } }).connection.query("SELECT 1");
+  expect(await commit).toMatchObject({ code: "LF001" });
+  await client.end();
+  const startMs = systemClock.monoMs();
+  await wire.stop();
+  expect(systemClock.monoMs() - startMs).toBeLessThan(2_000);
+});
