@@ -4,7 +4,7 @@ import type { FencedJobSpec } from "./api/spec.ts";
 import { HISTORY_MAX } from "./api/status.ts";
 import type { Draft } from "./draft.ts";
 import type { OwnerState } from "./ownership.ts";
-import type { PodView } from "./snapshot.ts";
+import { isAlive, type PodView } from "./snapshot.ts";
 
 /** A superseded pod may see the refusal and log it before it is deleted; the fence protects meanwhile. */
 const SUPERSEDED_LINGER_MS = 60_000;
@@ -54,7 +54,8 @@ export function dropLostCandidates(draft: Draft): void {
       );
       return false;
     }
-    if (isAlive(pod)) return !pod.deleting;
+    // Made anew from the present spec: the change may be what it waits for.
+    if (isAlive(pod)) return !pod.deleting && !pod.outdated;
     status.failures += 1;
     status.lastFailureTime = draft.wall;
     draft.event(
@@ -96,7 +97,8 @@ export function collectPods(draft: Draft): void {
   for (const pod of snapshot.pods.filter(isAlive)) {
     if (kept.has(pod.name)) continue;
     const past = status.history.find(({ uid }) => uid === pod.uid);
-    const lingersMs = past ? wallMsOf(past.until) + SUPERSEDED_LINGER_MS - snapshot.wallMs : 0;
+    const lingersMs =
+      past && past.reason !== "SpecChanged" ? wallMsOf(past.until) + SUPERSEDED_LINGER_MS - snapshot.wallMs : 0;
     // Longer than that: the wall clock was set back.
     if (lingersMs > 0 && lingersMs <= SUPERSEDED_LINGER_MS) draft.lookAgainIn(lingersMs);
     else surplus.push(pod);
@@ -105,8 +107,4 @@ export function collectPods(draft: Draft): void {
     if (!pod.deleting && !alreadyAsked.has(pod.name))
       draft.actions.push({ kind: "deletePod", pod: pod.name, uid: pod.uid });
   }
-}
-
-export function isAlive(pod: PodView): boolean {
-  return pod.phase !== "Succeeded" && pod.phase !== "Failed";
 }

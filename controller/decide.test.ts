@@ -24,6 +24,8 @@ function aPod(attempt: number, change: Partial<PodView> = {}): PodView {
     phase: "Pending",
     node: "node-1",
     deleting: false,
+    outdated: false,
+    applicationStarted: false,
     sidecarRunning: true,
     waitingFor: "",
     failure: "",
@@ -41,6 +43,7 @@ function aLease(attempt: number, generation: number, change: Partial<LeaseRecord
     generation,
     durationMs: 10_000,
     renewTime: null,
+    foreign: false,
     report: null,
     ...change,
   };
@@ -55,7 +58,9 @@ function aSnapshot(change: Partial<Omit<Snapshot, "status">> & { status?: object
     status: readStatus(status),
     pods: [],
     burnedAttempts: [],
+    creationProblem: null,
     lease: null,
+    holderElsewhere: false,
     leaseUnchangedMs: 0,
     leaseRemainingMs: 10_000,
     wallMs: WALL_MS,
@@ -528,4 +533,72 @@ test("an unchanged world gives an unchanged status: no write, no event, no actio
   );
   expect(second.status).toEqual(first.status);
   expect([...second.events, ...second.actions]).toEqual([]);
+});
+
+test("a candidate of an older spec is replaced: the change may be what it waits for", () => {
+  const status = { attempt: 1, candidates: [{ attempt: 1, pod: "run-1" }] };
+  const plan = decide(aSnapshot({ status, pods: [aPod(1, { outdated: true, waitingFor: "ImagePullBackOff" })] }));
+  expect(plan.status).toMatchObject({ failures: 0, generation: 0 });
+  expect(plan.actions).toEqual([
+    { kind: "createPod", attempt: 2 },
+    { kind: "deletePod", pod: "run-1", uid: "uid-1" },
+  ]);
+});
+
+test("an owner of an older spec is replaced only while its application has not started", () => {
+  const after = (change: Partial<PodView>, template: Snapshot["template"] = { ok: true }): Plan =>
+    decide(
+      aSnapshot({ status: owned(), template, pods: [aPod(1, { outdated: true, ...change })], lease: aLease(1, 1) }),
+    );
+  const idle = after({});
+  expect(idle.status.history[0]).toMatchObject({ generation: 1, reason: "SpecChanged" });
+  expect(idle.status.failures).toBe(0);
+  // At once, not after the time in which a superseded application may see the refusal.
+  expect(kinds(idle)).toEqual(["createPod", "deletePod"]);
+  expect(after({ applicationStarted: true }).status.owner?.generation).toBe(1);
+  const unfit = { ok: false, reason: "InvalidTemplate", message: "x" } as const;
+  expect(after({}, unfit).status.owner?.generation).toBe(1);
+});
+
+test("a database that comes into the spec of a running owner joins with the next one, and is no fault of this one", () => {
+  const fence = { database: "ledger", generation: 1, previousGeneration: null, incarnation: "x" };
+  const fences = [{ ...fence, tookMs: 1, sessionsEnded: 0 }];
+  const lease = aLease(1, 1, { report: JSON.stringify({ generation: 1, fences, failures: [] }) });
+  const databases = ["ledger", "audit"].map((name, i) => ({ name, secretName: name, port: 5432 + i }));
+  const pods = [aPod(1, { outdated: true, applicationStarted: true })];
+  const plan = decide(aSnapshot({ spec: aSpec({ databases }), status: owned(), pods, lease }));
+  expect(condition(plan, "FenceRaised")).toMatchObject({
+    status: "True",
+    message: "ledger accepts generation 1 only; audit joins with the next owner",
+  });
+});
+
+test("an owner that was granted a longer duration than the spec has now is not overdue at its own pace", () => {
+  const spec = aSpec({
+    lease: { durationSeconds: 3, renewIntervalSeconds: 1, requestTimeoutSeconds: 1, marginSeconds: 0 },
+  });
+  const pods = [aPod(1, { outdated: true, applicationStarted: true })];
+  const plan = decide(aSnapshot({ spec, status: owned(), pods, lease: aLease(1, 1), leaseUnchangedMs: 3_500 }));
+  expect(plan.actions).toEqual([]);
+  expect(condition(plan, "Owned")?.status).toBe("True");
+});
+
+test("a Lease that is not a FencedJob's is left alone, and the condition says what to do", () => {
+  const lease = aLease(9, 1, { foreign: true, generation: null, holder: "other-app" });
+  const status = { attempt: 1, candidates: [{ attempt: 1, pod: "run-1" }] };
+  const plan = decide(aSnapshot({ status, pods: [aPod(1)], lease, leaseRemainingMs: 0 }));
+  expect(plan.status).toMatchObject({ generation: 0, summary: "Waiting: a foreign Lease" });
+  expect(kinds(plan)).toEqual([]);
+  expect(condition(plan, "Owned")).toMatchObject({ reason: "LeaseForeign" });
+  expect(plan.requeueAfterMs).toBe(30_000);
+});
+
+test("a Lease whose holder lives, though it is a pod of an earlier FencedJob, is waited for", () => {
+  const status = { attempt: 1, candidates: [{ attempt: 1, pod: "run-1" }] };
+  const given = { status, pods: [aPod(1)], lease: aLease(9, 4), leaseRemainingMs: 7_000 };
+  const waits = decide(aSnapshot({ ...given, holderElsewhere: true }));
+  expect(kinds(waits)).toEqual([]);
+  expect(condition(waits, "Owned")).toMatchObject({ reason: "WaitingForLease" });
+  expect(waits.requeueAfterMs).toBe(7_000);
+  expect(kinds(decide(aSnapshot(given)))).toEqual(["grant"]);
 });

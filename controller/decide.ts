@@ -10,18 +10,14 @@ import { wallMsOf } from "../platform/clock.ts";
 import type { Reason } from "./api/reasons.ts";
 import type { FencedJobSpec } from "./api/spec.ts";
 import { HISTORY_MAX, type Owner } from "./api/status.ts";
-import {
-  candidatesWanted,
-  collectPods,
-  dropLostCandidates,
-  isAlive,
-  keepCandidates,
-  readyCandidate,
-} from "./candidates.ts";
+import { candidatesWanted, collectPods, dropLostCandidates, keepCandidates, readyCandidate } from "./candidates.ts";
 import { count, Draft, type Plan } from "./draft.ts";
 import { fenceChange } from "./fences.ts";
 import { mayClaim, type OwnerState, type OwnershipEnd, ownerState, ownReport, reportedFloor } from "./ownership.ts";
-import type { Snapshot } from "./snapshot.ts";
+import { isAlive, type Snapshot } from "./snapshot.ts";
+
+/** A Lease without our label is not watched. */
+const FOREIGN_LEASE_POLL_MS = 30_000;
 
 export function decide(snapshot: Snapshot): Plan {
   const draft = new Draft(snapshot);
@@ -33,7 +29,8 @@ export function decide(snapshot: Snapshot): Plan {
   const spec = snapshot.spec.ok ? snapshot.spec.spec : null;
   if (spec) {
     const timing = timingOf(spec);
-    const state = draft.status.owner ? ownerState(draft.status.owner, snapshot, overdueMs(timing)) : null;
+    const overdue = overdueMs(timing, snapshot.lease?.durationMs);
+    const state = draft.status.owner ? ownerState(draft.status.owner, snapshot, overdue) : null;
     followOwner(draft, spec, state);
   }
   collectPods(draft);
@@ -94,6 +91,9 @@ function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null
   if (status.owner && state?.kind === "ended") endOwnership(draft, spec, status.owner, whileSuspended(spec, state.end));
   else if (status.owner && state?.kind === "overdue" && state.expired && successor && open) {
     endOwnership(draft, spec, status.owner, expiry(status.owner, snapshot));
+  } else if (status.owner && open && isOutdated(status.owner, snapshot)) {
+    const message = `${status.owner.pod} (generation ${status.owner.generation}) had not started its application when the spec changed; a pod of the new spec replaces it`;
+    endOwnership(draft, spec, status.owner, { reason: "SpecChanged", outcome: "superseded", message });
   }
   deadlines(draft, spec);
   if (!status.completionTime && !status.owner && status.failures > spec.backoffLimit) {
@@ -112,6 +112,11 @@ function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null
 
 function isAdmitted(snapshot: Snapshot): boolean {
   return snapshot.spec.ok && snapshot.template.ok;
+}
+
+/** Nothing was done yet, and the change may be what it waits for: an address, a Secret, an image. */
+function isOutdated(owner: Owner, { pods }: Snapshot): boolean {
+  return pods.some(({ uid, outdated, applicationStarted }) => uid === owner.uid && outdated && !applicationStarted);
 }
 
 /** One that never renewed has failed: a sidecar that cannot reach the API server must not use up pods for ever. */
@@ -212,11 +217,11 @@ function suspend(draft: Draft): void {
 
 function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, state: OwnerState | null): void {
   const { snapshot, status } = draft;
-  const timing = timingOf(spec);
+  const overdue = overdueMs(timingOf(spec), snapshot.lease?.durationMs);
   owner.node = snapshot.pods.find(({ uid }) => uid === owner.uid)?.node ?? owner.node;
   if (state?.kind === "granting") {
     if (mayClaim(snapshot)) draft.actions.push({ kind: "grant" });
-    else draft.lookAgainIn(snapshot.leaseRemainingMs);
+    else waitForLease(draft, owner.pod);
     return;
   }
   if (snapshot.lease) owner.leaseUID = snapshot.lease.uid;
@@ -231,12 +236,13 @@ function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, state: Owne
     draft.condition("Owned", "Unknown", "RenewalOverdue", message);
     status.summary = "Owner does not renew";
     // Once it has run out the next change is a candidate's, or a renewal after all, which wakes nobody.
-    draft.lookAgainIn(state.expired ? overdueMs(timing) : snapshot.leaseRemainingMs);
+    draft.lookAgainIn(state.expired ? overdue : snapshot.leaseRemainingMs);
   } else {
     draft.condition("Owned", "True", "Granted", `${owner.pod} owns generation ${owner.generation}`);
-    draft.lookAgainIn(overdueMs(timing) - snapshot.leaseUnchangedMs);
+    draft.lookAgainIn(overdue - snapshot.leaseUnchangedMs);
   }
-  const change = fenceChange(owner, spec, ownReport(owner, snapshot), snapshot.status);
+  const started = snapshot.pods.some(({ uid, applicationStarted }) => uid === owner.uid && applicationStarted);
+  const change = fenceChange(owner, spec, ownReport(owner, snapshot), snapshot.status, started);
   status.fences = change.fences;
   if (change.fence === null) delete status.fence;
   else status.fence = change.fence;
@@ -252,21 +258,12 @@ function grantNext(draft: Draft): void {
   if (!next) {
     const first = snapshot.pods.find(({ name }) => name === status.candidates[0]?.pod);
     if (!status.candidates.length) return;
-    const waitsFor = first ? first.waitingFor : "its pod to be created";
+    const waitsFor = first ? first.waitingFor : `its pod to be created${colon(snapshot.creationProblem)}`;
     draft.condition("Owned", "False", "WaitingForPod", `${status.candidates[0]?.pod} waits for ${waitsFor}`);
     status.summary = `Waiting: ${waitsFor.length > 60 ? `${waitsFor.slice(0, 60)}…` : waitsFor}`;
     return;
   }
-  if (!mayClaim(snapshot)) {
-    draft.condition(
-      "Owned",
-      "False",
-      "WaitingForPod",
-      `${next.name} waits for the Lease of ${snapshot.lease?.holderPod} to run out`,
-    );
-    status.summary = "Waiting: an older Lease";
-    return draft.lookAgainIn(snapshot.leaseRemainingMs);
-  }
+  if (!mayClaim(snapshot)) return waitForLease(draft, next.name);
   // INV-8: reserved here, in the status that is written before the Lease.
   status.generation += 1;
   status.owner = { pod: next.name, uid: next.uid, generation: status.generation, since: draft.wall };
@@ -278,4 +275,20 @@ function grantNext(draft: Draft): void {
   draft.event("Normal", "Granted", `generation ${status.generation} granted to ${next.name}`);
   status.summary = "Owned, Raising";
   draft.actions.push({ kind: "grant" });
+}
+
+const colon = (text: string | null): string => (text === null ? "" : `: ${text}`);
+
+function waitForLease(draft: Draft, pod: string): void {
+  const { job, lease, leaseRemainingMs } = draft.snapshot;
+  if (lease?.foreign) {
+    const message = `Lease ${job.namespace}/${job.name} is not a FencedJob's (holder: ${lease.holder ?? "none"}) and is left alone. Give the FencedJob another name, or delete that Lease if nothing uses it`;
+    draft.condition("Owned", "False", "LeaseForeign", message);
+    draft.status.summary = "Waiting: a foreign Lease";
+    return draft.lookAgainIn(FOREIGN_LEASE_POLL_MS);
+  }
+  const message = `${pod} waits for the Lease of ${lease?.holderPod ?? lease?.holder} to run out; it need not once that pod is deleted`;
+  draft.condition("Owned", "False", "WaitingForLease", message);
+  draft.status.summary = "Waiting: an older Lease";
+  draft.lookAgainIn(leaseRemainingMs);
 }

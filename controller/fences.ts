@@ -34,6 +34,7 @@ export function fenceChange(
   spec: FencedJobSpec,
   report: Report | null,
   before: FencedJobStatus,
+  applicationStarted: boolean,
 ): FenceChange {
   const raised = report?.fences ?? [];
   const fences = spec.databases.flatMap(({ name }) => {
@@ -45,20 +46,28 @@ export function fenceChange(
   return {
     fences,
     fence,
-    condition: condition(owner, spec, report),
+    condition: condition(owner, spec, report, applicationStarted),
     events: events(raised, report?.failures ?? [], before),
   };
 }
 
-function condition(owner: Owner, spec: FencedJobSpec, report: Report | null): ConditionChange {
+function condition(
+  owner: Owner,
+  spec: FencedJobSpec,
+  report: Report | null,
+  applicationStarted: boolean,
+): ConditionChange {
   const failure = report?.failures[0];
   if (failure) {
     const reason = REASON_OF_CODE[failure.code] ?? "RaiseFailed";
     return { status: "False", reason, message: text(failure) };
   }
-  const names = spec.databases.map(({ name }) => name);
-  const waiting = names.filter((name) => !report?.fences.some(({ database }) => database === name));
-  if (waiting.length) {
+  const isRaised = (name: string): boolean => report?.fences.some(({ database }) => database === name) ?? false;
+  const all = spec.databases.map(({ name }) => name);
+  const names = all.filter(isRaised);
+  const waiting = all.filter((name) => !isRaised(name));
+  // INV-4: an application that has started has all databases that its pod knows of; the rest came into the spec later.
+  if (waiting.length && !(applicationStarted && names.length)) {
     return {
       status: "False",
       reason: "Raising",
@@ -69,7 +78,7 @@ function condition(owner: Owner, spec: FencedJobSpec, report: Report | null): Co
   return {
     status: "True",
     reason: "Raised",
-    message: `${names.join(", ")} ${accept} generation ${owner.generation} only`,
+    message: `${names.join(", ")} ${accept} generation ${owner.generation} only${waiting.length ? `; ${waiting.join(", ")} joins with the next owner` : ""}`,
   };
 }
 

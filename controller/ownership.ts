@@ -8,6 +8,7 @@ import { parseReport, type RaiseFailure, type Report } from "../lease/report.ts"
 import type { Reason } from "./api/reasons.ts";
 import type { Owner } from "./api/status.ts";
 import type { PodView, Snapshot } from "./snapshot.ts";
+import { isAlive } from "./snapshot.ts";
 
 /** The fence refuses a greater jump, which would use up the numbers; nor is it believed here. */
 const GENERATION_JUMP_MAX = 1_000_000;
@@ -106,9 +107,10 @@ export function reportedFloor(report: Report | null, known: number): number {
  */
 export function mayClaim(snapshot: Snapshot): boolean {
   const { lease, pods, leaseRemainingMs } = snapshot;
+  if (lease?.foreign) return false;
   if (!lease || lease.holder === null || leaseRemainingMs === 0) return true;
   const holder = pods.find(({ uid }) => uid === lease.holder);
-  if (!holder || holder.phase === "Succeeded" || holder.phase === "Failed") return true;
+  if (holder ? !isAlive(holder) : !snapshot.holderElsewhere) return true;
   const report = parseReport(lease.report);
   return report?.generation === lease.generation && finalRefusal(report) !== null;
 }

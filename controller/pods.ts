@@ -10,7 +10,7 @@ import type { Reason } from "./api/reasons.ts";
 import { API_VERSION, type FencedJobSpec, type JobMeta, KIND, SIDECAR_HTTP_PORT } from "./api/spec.ts";
 import { timingOf } from "./decide.ts";
 import type { OwnerReference } from "./kube/objects.ts";
-import { ATTEMPT_LABEL, JOB_LABEL, type RawPod, SIDECAR_NAME } from "./snapshot.ts";
+import { ATTEMPT_LABEL, JOB_LABEL, type RawPod, SIDECAR_NAME, SPEC_ANNOTATION } from "./snapshot.ts";
 
 type Json = { [key: string]: unknown };
 
@@ -85,7 +85,7 @@ export function buildPod(parts: PodParts, attempt: number): Json {
     kind: "Pod",
     metadata: {
       labels: { ...(template.metadata?.labels as Json), [JOB_LABEL]: meta.name, [ATTEMPT_LABEL]: String(attempt) },
-      annotations: { ...(template.metadata?.annotations as Json) },
+      annotations: { ...(template.metadata?.annotations as Json), [SPEC_ANNOTATION]: String(meta.generation ?? 0) },
       name: podName(meta.name, attempt),
       namespace: meta.namespace,
       ownerReferences: [controllerReference(meta)],
@@ -118,11 +118,17 @@ export function controllerReference(meta: JobMeta): OwnerReference {
   };
 }
 
+/** Controlled by the FencedJob of this UID: one that was made anew under its name is another one. */
+export function isOwnedBy(pod: RawPod, jobUid: string): boolean {
+  return pod.metadata.ownerReferences?.some(({ uid, controller }) => controller && uid === jobUid) ?? false;
+}
+
 /** AlreadyExists is success only for the very pod that this attempt would have made (A04). */
 export function isAttemptOf(pod: RawPod, meta: JobMeta, attempt: number): boolean {
-  const owned = pod.metadata.ownerReferences?.some(({ uid, controller }) => controller && uid === meta.uid) ?? false;
   return (
-    owned && pod.metadata.labels?.[ATTEMPT_LABEL] === String(attempt) && pod.metadata.deletionTimestamp === undefined
+    isOwnedBy(pod, meta.uid) &&
+    pod.metadata.labels?.[ATTEMPT_LABEL] === String(attempt) &&
+    pod.metadata.deletionTimestamp === undefined
   );
 }
 

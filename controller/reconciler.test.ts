@@ -1,6 +1,8 @@
 /** One reconcile at a time, in the modelled cluster of the random walks: what is too rare for them to meet. */
 import { expect, test } from "vitest";
+import { GENERATION_ANNOTATION } from "../lease/record.ts";
 import { type ModelledController, type Stored, World } from "../testing/modelledcluster.ts";
+import { ApiError } from "./kube/errors.ts";
 
 const SPEC = {
   databases: [{ name: "ledger", secretName: "s" }],
@@ -39,4 +41,67 @@ test("an edit of the spec that the watch shows before our own status write is an
   await turn(world, controller);
   await turn(world, controller);
   expect(world.status().summary).toMatch(/^Suspend/);
+});
+
+const conditionOf = (world: World, type: string) => world.status().conditions.find((one) => one.type === type);
+
+/** The API server refuses each creation of a pod, or of one in a dry run. */
+function refusePods(world: World, status: number, message: string, dryRun: boolean): void {
+  const { create } = world.api;
+  world.api.create = async (resource, object, options = {}) => {
+    if (resource.plural === "pods" && (options.dryRun ?? false) === dryRun)
+      throw new ApiError("create", status, { message });
+    return create(resource, object, options);
+  };
+}
+
+test("a webhook that is down is a condition, and keeps nobody from following an owner", async () => {
+  const { world, controller } = aCluster();
+  refusePods(world, 500, "failed calling webhook", true);
+  await turn(world, controller);
+  expect(conditionOf(world, "Admitted")).toMatchObject({ status: "False", reason: "AdmissionUnavailable" });
+});
+
+test("a webhook that takes no part in dry runs does not keep the job from running", async () => {
+  const { world, controller } = aCluster();
+  refusePods(world, 400, 'admission webhook "x" does not support dry run', true);
+  await turn(world, controller);
+  expect([...world.objects.pods.keys()]).toEqual(["run-1"]);
+});
+
+test("a pod that is refused though its dry run was not: the condition says why", async () => {
+  const { world, controller } = aCluster();
+  refusePods(world, 403, "exceeded quota", false);
+  for (let i = 0; i < 4; i++) await turn(world, controller);
+  expect(conditionOf(world, "Owned")?.message).toBe("run-1 waits for its pod to be created: create: exceeded quota");
+});
+
+test("a Lease of another program is not taken, and one of an earlier FencedJob only when it has run out", async () => {
+  for (const annotations of [{}, { [GENERATION_ANNOTATION]: "4", "fencedjob.dev/holder-pod": "old-1" }]) {
+    const { world, controller } = aCluster();
+    const elder = world.put("pods", { metadata: { name: "old-1" }, status: { phase: "Running" } });
+    const spec = { holderIdentity: elder.metadata.uid, leaseDurationSeconds: 15 };
+    world.put("leases", { metadata: { name: "run", annotations }, spec });
+    await turn(world, controller);
+    await turn(world, controller);
+    world.podIs(world.objects.pods.get("run-1") as Stored, "Running");
+    for (let i = 0; i < 8; i++) await turn(world, controller);
+    expect(world.lease()?.spec.holderIdentity).toBe(elder.metadata.uid);
+    expect(conditionOf(world, "Owned")?.reason).toBe(
+      GENERATION_ANNOTATION in annotations ? "WaitingForLease" : "LeaseForeign",
+    );
+    expect(elder.metadata.deletionTimestamp).toBeUndefined();
+  }
+});
+
+test("a watch of the Lease that fell silent takes nothing from an owner that renews", async () => {
+  const { world, controller } = aCluster();
+  await turn(world, controller);
+  for (let i = 0; i < 90; i++) {
+    world.live(false);
+    controller.stalledUntilMs.leases = i > 20 ? Number.POSITIVE_INFINITY : 0;
+    for (const sidecar of world.sidecars.values()) sidecar.worksUntilMs = Number.POSITIVE_INFINITY;
+    await turn(world, controller);
+  }
+  expect(world.status()).toMatchObject({ generation: 1, owner: { pod: "run-1" }, attempt: 1 });
 });

@@ -6,22 +6,38 @@
  */
 import { isDeepStrictEqual } from "node:util";
 import { fingerprintOf, type Observation, observe, remainingMs, unchangedMs } from "../lease/observe.ts";
-import { grantedLease, isOurs, type RawLease, readLease, releasedLease } from "../lease/record.ts";
+import { grantedLease, isOurs, type LeaseRecord, type RawLease, readLease, releasedLease } from "../lease/record.ts";
 import { type LeaseTiming, overdueMs } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
 import { ensureAccount } from "./account.ts";
 import { type JobMeta, readSpec } from "./api/spec.ts";
-import { type FencedJob, type Owner, readStatus } from "./api/status.ts";
+import { type FencedJob, type FencedJobStatus, type Owner, readStatus } from "./api/status.ts";
 import { decide, timingOf } from "./decide.ts";
 import type { Action, Plan } from "./draft.ts";
 import { type KubeApi, RESOURCES } from "./kube/api.ts";
-import { isAlreadyExists, isConflict, isForbidden, isInvalid, isNotFound } from "./kube/errors.ts";
+import {
+  ApiError,
+  isAlreadyExists,
+  isConflict,
+  isDryRunUnsupported,
+  isForbidden,
+  isInvalid,
+  isNotFound,
+} from "./kube/errors.ts";
 import type { EventRecorder } from "./kube/events.ts";
 import type { KubeObject } from "./kube/objects.ts";
 import type { Outcome } from "./kube/queue.ts";
 import type { Store } from "./kube/store.ts";
-import { buildPod, controllerReference, isAttemptOf, podName, type SidecarImage, templateProblem } from "./pods.ts";
+import {
+  buildPod,
+  controllerReference,
+  isAttemptOf,
+  isOwnedBy,
+  podName,
+  type SidecarImage,
+  templateProblem,
+} from "./pods.ts";
 import { JOB_LABEL, type RawPod, type Snapshot, type TemplateVerdict, viewPod } from "./snapshot.ts";
 
 export interface ReconcilerParts {
@@ -48,6 +64,8 @@ interface Memory {
   /** What we wrote last, while the watch still shows one of the versions that it supersedes. */
   written?: { supersedes: Set<string>; job: FencedJob };
   template?: { generation: number; verdict: TemplateVerdict; atMs: number };
+  /** Why the last pod could not be created, until one can. */
+  creationProblem?: string;
   readonly burned: Set<number>;
 }
 
@@ -98,51 +116,78 @@ export class Reconciler {
   }
 
   async #gather(key: string, job: FencedJob, memory: Memory): Promise<Snapshot> {
-    const { clock, pods, leases } = this.#parts;
-    const { name, namespace, uid, generation = 0, deletionTimestamp } = job.metadata;
+    const { clock } = this.#parts;
+    const { name, namespace, generation = 0, deletionTimestamp } = job.metadata;
     const spec = readSpec(job.spec);
     const status = readStatus(job.status);
     const template = spec.ok ? await this.#template(job, spec.spec, memory) : { ok: true as const };
     const timing = spec.ok ? timingOf(spec.spec) : null;
-    const specMs = timing?.durationMs ?? 0;
-    let lease: RawLease | null = leases.get(key) ?? null;
-    if (status.owner && !this.#isHeld(lease, status.owner, memory, timing)) {
-      lease = await this.#get<RawLease>("leases", namespace, name);
-    }
+    const lease = await this.#lease(key, status, memory, timing);
     const nowMs = clock.monoMs();
-    const record = lease && readLease(lease);
-    if (record) memory.observation = observe(memory.observation, record, nowMs);
-    const raw: RawPod[] = [...pods.by("job", uid)];
-    // Absence is acted on at once (PodGone, a claim), so it is asked of the API server and not of a cache that may lag.
-    // The Lease's holder may also be a pod of an earlier FencedJob of this name, and alive.
-    for (const one of [status.owner, record && { uid: record.holder, pod: record.holderPod }]) {
-      if (!one?.uid || !one.pod || raw.some((pod) => pod.metadata.uid === one.uid)) continue;
-      const pod = await this.#get<RawPod>("pods", namespace, one.pod);
-      if (pod?.metadata.uid === one.uid) raw.push(pod);
-    }
+    const observation = lease && observe(memory.observation, lease, nowMs);
+    if (observation) memory.observation = observation;
+    const { pods, holderElsewhere } = await this.#pods(job.metadata, status, lease);
     return {
       job: { name, namespace, generation, deleting: deletionTimestamp !== undefined },
       spec,
       template,
       status,
-      pods: raw.map(viewPod),
+      pods: pods.map((pod) => viewPod(pod, generation)),
       burnedAttempts: [...memory.burned],
-      lease: record,
-      leaseUnchangedMs: memory.observation && record ? unchangedMs(memory.observation, nowMs) : 0,
-      leaseRemainingMs: memory.observation && record ? remainingMs(memory.observation, record, specMs, nowMs) : 0,
+      creationProblem: memory.creationProblem ?? null,
+      lease,
+      holderElsewhere,
+      leaseUnchangedMs: observation ? unchangedMs(observation, nowMs) : 0,
+      leaseRemainingMs: observation ? remainingMs(observation, lease, timing?.durationMs ?? 0, nowMs) : 0,
       wallMs: clock.wall().getTime(),
     };
+  }
+
+  async #lease(
+    key: string,
+    { owner, candidates }: FencedJobStatus,
+    memory: Memory,
+    timing: LeaseTiming | null,
+  ): Promise<LeaseRecord | null> {
+    const cached = this.#parts.leases.get(key);
+    const record = cached ? readLease(cached) : null;
+    // Without an owner a Lease that the watch does not show may still be there: somebody else's, without our label.
+    if (owner ? this.#isHeld(record, owner, memory, timing) : record || !candidates.length) return record;
+    const [namespace = "", name = ""] = key.split("/");
+    const live = await this.#get<RawLease>("leases", namespace, name);
+    return live && readLease(live);
+  }
+
+  /**
+   * The job's pods. Absence is acted on at once (PodGone, a claim), so it is asked of the API server and not of a cache
+   * that may lag. The Lease's holder may also be a pod of an earlier FencedJob of this name, and alive.
+   */
+  async #pods(
+    { namespace, uid }: JobMeta,
+    { owner }: FencedJobStatus,
+    lease: LeaseRecord | null,
+  ): Promise<{ pods: RawPod[]; holderElsewhere: boolean }> {
+    const pods: RawPod[] = [...this.#parts.pods.by("job", uid)];
+    let holderElsewhere = false;
+    for (const one of [owner, lease && { uid: lease.holder, pod: lease.holderPod }]) {
+      if (!one?.uid || !one.pod || pods.some((pod) => pod.metadata.uid === one.uid)) continue;
+      const pod = await this.#get<RawPod>("pods", namespace, one.pod);
+      if (pod?.metadata.uid !== one.uid) continue;
+      if (one.uid === owner?.uid || isOwnedBy(pod, uid)) pods.push(pod);
+      else holderElsewhere = pod.status?.phase !== "Succeeded" && pod.status?.phase !== "Failed";
+    }
+    return { pods, holderElsewhere };
   }
 
   /**
    * Whether the cached Lease shows a live owner. Everything else can cost an owner its job, and a watch that has fallen
    * silent shows exactly that: it is asked of the API server.
    */
-  #isHeld(lease: RawLease | null, owner: Owner, memory: Memory, timing: LeaseTiming | null): boolean {
-    if (!lease || !timing || !isOurs(readLease(lease), { holder: owner.uid, generation: owner.generation }))
-      return false;
-    memory.observation = observe(memory.observation, readLease(lease), this.#parts.clock.monoMs());
-    return unchangedMs(memory.observation, this.#parts.clock.monoMs()) < overdueMs(timing);
+  #isHeld(lease: LeaseRecord | null, owner: Owner, memory: Memory, timing: LeaseTiming | null): boolean {
+    if (!lease || !timing || !isOurs(lease, { holder: owner.uid, generation: owner.generation })) return false;
+    const nowMs = this.#parts.clock.monoMs();
+    memory.observation = observe(memory.observation, lease, nowMs);
+    return unchangedMs(memory.observation, nowMs) < overdueMs(timing, lease.durationMs);
   }
 
   async #get<T extends object>(
@@ -160,27 +205,35 @@ export class Reconciler {
 
   /** Whether the API server takes the pod: its own checks, policies and quota, in a dry run, once per spec. */
   async #template(job: FencedJob, spec: SpecOf, memory: Memory): Promise<TemplateVerdict> {
-    const { api, clock, sidecar, issuer } = this.#parts;
+    const { clock } = this.#parts;
     const generation = job.metadata.generation ?? 0;
     const known = memory.template;
     if (known?.generation === generation) {
       if (known.verdict.ok || clock.monoMs() - known.atMs < REFUSED_TEMPLATE_RETRY_MS) return known.verdict;
     }
     const problem = templateProblem(spec);
-    let verdict: TemplateVerdict = problem ? { ok: false, ...problem } : { ok: true };
-    if (!problem) {
-      await ensureAccount(api, job.metadata, spec);
-      const pod = buildPod({ meta: job.metadata, spec, sidecar, issuer }, 0);
-      try {
-        await api.create(RESOURCES.pods, pod as unknown as KubeObject, { dryRun: true, fieldValidation: "Strict" });
-      } catch (error) {
-        if (!isInvalid(error) && !isForbidden(error) && !isAlreadyExists(error)) throw error;
-        if (!isAlreadyExists(error))
-          verdict = { ok: false, reason: "InvalidTemplate", message: (error as Error).message };
-      }
-    }
+    const verdict: TemplateVerdict = problem ? { ok: false, ...problem } : await this.#tryPod(job, spec);
     memory.template = { generation, verdict, atMs: clock.monoMs() };
     return verdict;
+  }
+
+  async #tryPod({ metadata }: FencedJob, spec: SpecOf): Promise<TemplateVerdict> {
+    const { api, sidecar, issuer } = this.#parts;
+    try {
+      await ensureAccount(api, metadata, spec);
+      const pod = buildPod({ meta: metadata, spec, sidecar, issuer }, 0);
+      await api.create(RESOURCES.pods, pod as unknown as KubeObject, { dryRun: true, fieldValidation: "Strict" });
+      return { ok: true };
+    } catch (error) {
+      // What cannot be tried is told by the first real pod.
+      if (isAlreadyExists(error) || isDryRunUnsupported(error)) return { ok: true };
+      const { message } = error as Error;
+      if (isInvalid(error) || isForbidden(error)) return { ok: false, reason: "InvalidTemplate", message };
+      // An owner is followed meanwhile: a webhook that is down must not keep its end from being seen.
+      if (error instanceof ApiError && error.status >= 500)
+        return { ok: false, reason: "AdmissionUnavailable", message };
+      throw error;
+    }
   }
 
   async #apply(job: FencedJob, snapshot: Snapshot, plan: Plan, memory: Memory): Promise<void> {
@@ -246,10 +299,15 @@ export class Reconciler {
     const pod = buildPod({ meta, spec: snapshot.spec.spec, sidecar, issuer }, attempt);
     try {
       await api.create(RESOURCES.pods, pod as unknown as KubeObject);
+      delete memory.creationProblem;
     } catch (error) {
-      // The account or a quota may have gone since the template was tried: it is tried again.
-      if (!isAlreadyExists(error)) delete memory.template;
-      if (!isAlreadyExists(error)) throw error;
+      if (!isAlreadyExists(error)) {
+        // The account or a quota may have gone since the template was tried: it is tried again.
+        delete memory.template;
+        memory.creationProblem = (error as Error).message;
+        throw error;
+      }
+      delete memory.creationProblem;
       // Ours, made by an earlier reconcile that the watch has not shown yet: success. Anybody else's: the next attempt.
       const present = await this.#get<RawPod>("pods", meta.namespace, podName(meta.name, attempt));
       const granted = snapshot.status.history.some(({ uid }) => uid === present?.metadata.uid);

@@ -10,6 +10,8 @@ import type { ObjectMeta } from "./kube/objects.ts";
 
 export const JOB_LABEL = "fencedjob.dev/job";
 export const ATTEMPT_LABEL = "fencedjob.dev/attempt";
+/** metadata.generation of the FencedJob that the pod was made from. */
+export const SPEC_ANNOTATION = "fencedjob.dev/spec-generation";
 export const SIDECAR_NAME = "fencedjob";
 
 export type TemplateVerdict = { ok: true } | { ok: false; reason: Reason; message: string };
@@ -21,6 +23,10 @@ export interface PodView {
   readonly phase: "Pending" | "Running" | "Succeeded" | "Failed" | "Unknown";
   readonly node: string | undefined;
   readonly deleting: boolean;
+  /** Made from an older version of the spec. */
+  readonly outdated: boolean;
+  /** A container other than the sidecar has run: the pod may have done work. */
+  readonly applicationStarted: boolean;
   /** The sidecar's process runs: the pod may be made owner. */
   readonly sidecarRunning: boolean;
   /** What a pod that does not run yet waits for, in words. */
@@ -44,7 +50,11 @@ export interface Snapshot {
   readonly pods: readonly PodView[];
   /** Attempts whose pod name is taken by a pod that is not this job's, is ending, or was granted before. */
   readonly burnedAttempts: readonly number[];
+  /** Why the API server refused the last pod, while none could be created since. */
+  readonly creationProblem: string | null;
   readonly lease: LeaseRecord | null;
+  /** The Lease names a living pod that is not one of `pods`: of an earlier FencedJob of this name. */
+  readonly holderElsewhere: boolean;
   /** For how long this controller has seen the Lease unchanged, on its monotonic clock. */
   readonly leaseUnchangedMs: number;
   /** Until the Lease may be claimed for standing unchanged; 0 = now. */
@@ -53,8 +63,13 @@ export interface Snapshot {
   readonly wallMs: number;
 }
 
+export function isAlive(pod: PodView): boolean {
+  return pod.phase !== "Succeeded" && pod.phase !== "Failed";
+}
+
 interface RawContainerStatus {
   name: string;
+  restartCount?: number;
   state?: {
     waiting?: { reason?: string; message?: string };
     running?: object;
@@ -77,9 +92,12 @@ export interface RawPod {
 
 const PHASES = ["Pending", "Running", "Succeeded", "Failed"] as const;
 
-export function viewPod(pod: RawPod): PodView {
+export function viewPod(pod: RawPod, jobGeneration: number): PodView {
   const status = pod.status ?? {};
   const sidecar = status.initContainerStatuses?.find(({ name }) => name === SIDECAR_NAME);
+  const others = [...(status.initContainerStatuses ?? []), ...(status.containerStatuses ?? [])].filter(
+    (one) => one !== sidecar,
+  );
   return {
     name: pod.metadata.name,
     uid: pod.metadata.uid ?? "",
@@ -87,6 +105,10 @@ export function viewPod(pod: RawPod): PodView {
     phase: PHASES.find((phase) => phase === status.phase) ?? "Unknown",
     node: pod.spec?.nodeName,
     deleting: pod.metadata.deletionTimestamp !== undefined,
+    outdated: Number(pod.metadata.annotations?.[SPEC_ANNOTATION]) < jobGeneration,
+    applicationStarted: others.some(
+      ({ state, restartCount = 0 }) => state?.running || state?.terminated || restartCount,
+    ),
     sidecarRunning: sidecar?.state?.running !== undefined,
     waitingFor: waitingFor(pod),
     failure: failureOf(pod),

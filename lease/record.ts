@@ -47,6 +47,8 @@ export interface LeaseRecord {
   readonly generation: number | null;
   readonly durationMs: number;
   readonly renewTime: string | null;
+  /** No sign of a FencedJob on it: it is somebody else's, who chose the same name. */
+  readonly foreign: boolean;
   /** JSON of the holder's sidecar (`lease/report.ts`), unparsed. */
   readonly report: string | null;
 }
@@ -54,6 +56,7 @@ export interface LeaseRecord {
 export function readLease(raw: RawLease): LeaseRecord {
   const annotations = raw.metadata.annotations ?? {};
   const spec = raw.spec ?? {};
+  const owners = raw.metadata.ownerReferences as readonly { kind?: string }[] | undefined;
   return {
     uid: raw.metadata.uid ?? "",
     resourceVersion: raw.metadata.resourceVersion ?? "",
@@ -62,6 +65,7 @@ export function readLease(raw: RawLease): LeaseRecord {
     generation: parseGeneration(annotations[GENERATION_ANNOTATION]),
     durationMs: (spec.leaseDurationSeconds ?? 0) * 1000,
     renewTime: spec.renewTime ?? null,
+    foreign: annotations[GENERATION_ANNOTATION] === undefined && !owners?.some(({ kind }) => kind === "FencedJob"),
     report: annotations[REPORT_ANNOTATION] ?? null,
   };
 }

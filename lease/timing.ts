@@ -39,7 +39,11 @@ export function permitDeadlineMs(sentAtMs: number, durationMs: number, marginMs:
   return sentAtMs + durationMs * (1 - CLOCK_DRIFT_MAX) - marginMs;
 }
 
-/** Unchanged for this long, a record's renewal is overdue: a successor is prepared, nothing is claimed. */
-export function overdueMs(timing: LeaseTiming): number {
-  return timing.renewIntervalMs + Math.max(timing.renewIntervalMs, timing.requestTimeoutMs);
+/**
+ * Unchanged for this long, a record's renewal is overdue: a successor is prepared, nothing is claimed. A record that
+ * was granted under a longer duration than the present timing's renews at an interval that is not known any more.
+ */
+export function overdueMs(timing: LeaseTiming, grantedMs: number = timing.durationMs): number {
+  const overdue = timing.renewIntervalMs + Math.max(timing.renewIntervalMs, timing.requestTimeoutMs);
+  return grantedMs > timing.durationMs ? Math.max(overdue, grantedMs) : overdue;
 }

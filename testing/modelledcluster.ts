@@ -258,7 +258,9 @@ export class World {
 
   podIs(pod: Stored, phase: string, running = true): void {
     const state = running ? { running: {} } : { terminated: { exitCode: 0 } };
-    pod.status = { phase, initContainerStatuses: [{ name: SIDECAR_NAME, state }] };
+    const started = this.sidecarOf(pod).raised;
+    const containerStatuses = started ? [{ name: "app", state: running ? { running: {} } : { terminated: {} } }] : [];
+    pod.status = { phase, initContainerStatuses: [{ name: SIDECAR_NAME, state }], containerStatuses };
     this.put("pods", pod);
     if (phase === "Succeeded") this.succeeded.add(pod.metadata.uid ?? "");
     if (phase !== "Running") this.tell(`pod ${pod.metadata.name} ${phase}`);
@@ -333,6 +335,7 @@ export class World {
     this.fence = { generation, holder };
     this.raisedBy.set(holder, generation);
     sidecar.raised = true;
+    this.podIs(pod, "Running");
     this.tell(`${pod.metadata.name} raised ${generation}`);
   }
 

@@ -10,6 +10,7 @@ export const REASONS = {
   Accepted: "The spec is valid and the API server accepts the pod in a dry run.",
   InvalidSpec: "The spec breaks a rule that the CRD states too; fix the field that the message names.",
   InvalidTemplate: "The API server refuses the pod of spec.template; the message is its own. Running owners go on.",
+  AdmissionUnavailable: "The API server could not try the pod, a webhook may be down; it is tried again.",
   HostNetwork: "spec.template uses hostNetwork: the proxy's port would be open to the whole node. Remove it.",
   ReservedName: "spec.template uses a container or volume name that the sidecar needs; rename yours.",
   // Owned
@@ -17,6 +18,9 @@ export const REASONS = {
   Ending: "The owner has given the Lease back and its pod is ending.",
   Granted: "The pod owns the named generation.",
   WaitingForPod: "A candidate's pod is being created, scheduled or pulled; the message says what it waits for.",
+  WaitingForLease:
+    "An older holder's Lease has not run out; deleting the pod that the message names shortens the wait.",
+  LeaseForeign: "The Lease of this name is not a FencedJob's, and is left alone; rename the job or delete that Lease.",
   RenewalOverdue: "The owner has not renewed; a candidate is prepared, and takes over when the lease has run out.",
   BackingOff: "The last owner failed; the next candidate starts at the time in the message.",
   Finished: "The job has ended: there is no owner.",
@@ -24,6 +28,7 @@ export const REASONS = {
   LeaseExpired: "The owner did not renew for its lease duration; its writes will be refused.",
   LeaseDeleted: "The Lease was deleted under its owner, which is loss for it.",
   LeaseTaken: "The Lease names a holder that the controller did not grant.",
+  SpecChanged: "The spec changed before the owner's application had started; a pod of the new spec replaces it.",
   Released: "The owner gave the Lease back.",
   PodFailed: "The owner's pod failed.",
   PodGone: "The owner's pod no longer exists.",

@@ -67,6 +67,10 @@ export const isForbidden = (error: unknown): boolean => has(error, ({ status }) 
 export const isInvalid = (error: unknown): boolean =>
   has(error, ({ status }) => status === 400 || status === 413 || status === 415 || status === 422);
 
+/** Somebody's admission webhook takes no part in dry runs: the API server then refuses all of them. */
+export const isDryRunUnsupported = (error: unknown): boolean =>
+  has(error, ({ status, message }) => status === 400 && message.includes("does not support dry run"));
+
 /**
  * A write that may or may not have taken effect: read before anything else (INV-6). Every 5xx counts, also those that
  * refused for certain: an answer of 500 or 504 can hide a write that etcd committed.
