@@ -3,6 +3,7 @@ import { type Command, Option } from "commander";
 import { install, type Raised, raise, readFence, schemaStatus } from "../fence/client.ts";
 import type { DatabaseAddress } from "../fence/database.ts";
 import { FenceError } from "../fence/errors.ts";
+import { protect, uncovered, unprotect } from "../fence/protect.ts";
 import { makeRole } from "../fence/role.ts";
 import { addressFromUrl } from "../fence/url.ts";
 import { systemClock } from "../platform/clock.ts";
@@ -63,6 +64,42 @@ export function registerDb(program: Command): void {
         say("Grant it what the application needs on its own tables; it must not own the schema fence.");
       }),
     );
+
+  registerProtect(command);
+}
+
+function registerProtect(command: (name: string, description: string) => Command): void {
+  command("protect", "refuse every write to these tables from outside of the fence (as their owner)")
+    .argument("<table...>", "names as in SQL, with their schema; what inherits from them is protected too")
+    .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
+    .option("--always", "also under session_replication_role = replica and for subscriptions", false)
+    .action(async (tables: string[], options: { databaseUrl: string; job: string; always: boolean }) => {
+      await refusable(async () => {
+        const { databaseUrl, job, always } = options;
+        for (const table of await protect(addressFromUrl(databaseUrl), job, tables, { always })) {
+          say(`${table}: only transactions inside the fence of ${job} write to it.`);
+        }
+      })(options);
+    });
+
+  command("unprotect", "let everybody write to these tables again, as far as their privileges go")
+    .argument("<table...>", "names as in SQL, with their schema")
+    .action(async (tables: string[], options: { databaseUrl: string }) => {
+      await refusable(async () => {
+        const changed = await unprotect(addressFromUrl(options.databaseUrl), tables);
+        for (const table of changed) say(`${table}: not protected any more.`);
+        if (changed.length === 0) say("None of these tables was protected.");
+      })(options);
+    });
+
+  command("uncovered", "where a write could pass by the triggers of protected tables; exit code 1 if anywhere").action(
+    refusable(async (options: { databaseUrl: string }) => {
+      const found = await uncovered(addressFromUrl(options.databaseUrl));
+      for (const { table, job, why } of found) say(`${table} (${job}): ${why}`);
+      if (found.length > 0) process.exitCode = REFUSED;
+      else say("Every table that belongs to a protected one is covered.");
+    }),
+  );
 }
 
 function databaseUrl(): Option {

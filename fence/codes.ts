@@ -96,6 +96,18 @@ export const FENCE_CODES = {
     meaning: "This statement cannot be fenced.",
     hint: "Run it as an administrator outside the job.",
   },
+  LF030: {
+    severity: "ERROR",
+    final: false,
+    meaning: "A write to a protected table from outside of the fence of its job.",
+    hint: "Write through the job's sidecar, or call fence.enter first in the same transaction.",
+  },
+  LF031: {
+    severity: "ERROR",
+    final: false,
+    meaning: "A table cannot be protected or unprotected like that, or not now; the message says why.",
+    hint: "See docs/protect.md for what can be protected.",
+  },
 } as const satisfies Record<string, FenceCodeEntry>;
 
 export interface FenceCodeEntry {

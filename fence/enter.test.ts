@@ -33,6 +33,7 @@ test("a session's start ends with the sentinel, and registers inside the transac
   const statements = transaction!.sql.split(";");
   expect(statements.indexOf(enterLockSql(1, 7))).toBe(2);
   expect(statements[3]).toBe("SELECT fence.admit_session(1, 7, E'it''s \\\\ me')");
+  expect(statements[4]).toBe("SET fence.generation_1 = 7");
 });
 
 test("literals and names are quoted for both settings of standard_conforming_strings, and refuse a zero byte", () => {

@@ -74,6 +74,8 @@ export function sessionStartSteps(jobId: number, identity: FenceIdentity): reado
         `SELECT fence.check_owner(${owner})`,
         enterLockSql(jobId, identity.generation),
         `SELECT fence.admit_session(${owner})`,
+        // The claim that the trigger of a protected table reads; without it (RESET ALL) it looks through the locks.
+        `SET fence.generation_${jobId} = ${identity.generation}`,
         "COMMIT",
       ].join(";"),
       expect: "success",

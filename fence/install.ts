@@ -125,7 +125,7 @@ async function installedVersion(client: Client, address: DatabaseAddress): Promi
 }
 
 async function ensureRoles(client: Client, warnings: string[]): Promise<void> {
-  for (const role of ["fence_owner", "fence_sidecar"]) {
+  for (const role of ["fence_owner", "fence_sidecar", "fence_admin"]) {
     const { rowCount } = await client.query("SELECT FROM pg_roles WHERE rolname = $1", [role]);
     if (!rowCount) await client.query(`CREATE ROLE ${role} NOLOGIN`);
   }

@@ -124,6 +124,48 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
       "WHERE true ORDER BY g.generation DESC OFFSET 1",
     ],
   ],
+  "a gate that closed while it was waited for counts as open": [
+    ["    _open := has_table_privilege('public', to_regclass(_gate), 'UPDATE');\n  END IF;", "  END IF;"],
+  ],
+  "the trigger and fence.enter take no lock": [["EXECUTE 'LOCK TABLE ' || _gate || ' IN ROW SHARE MODE';", "NULL;"]],
+  "an open gate of an older generation will do": [["IF _open AND _row.generation = _generation THEN", "IF _open THEN"]],
+  "a snapshot older than the takeover is not noticed": [
+    ["IF _open AND _row.generation < _generation THEN", "IF false THEN"],
+    ["IF _open AND _row.generation = _generation THEN", "IF _open AND _row.generation <= _generation THEN"],
+  ],
+  "fence.enter does not compare the history": [
+    [
+      "_row := fence.enter_gate(_row.id, _generation);\n  IF _row.incarnation IS DISTINCT FROM fence.incarnation() THEN",
+      "_row := fence.enter_gate(_row.id, _generation);\n  IF false THEN",
+    ],
+  ],
+  "any lock on a gate is an entry": [[" AND l.granted AND l.mode <> 'AccessShareLock'", " AND l.granted"]],
+  "somebody else's lock on a gate is an entry": [["WHERE l.pid = pg_backend_pid() AND l.locktype", "WHERE l.locktype"]],
+  "the trigger sees the caller's search_path": [
+    [
+      "RETURNS trigger\nLANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, fence, pg_temp AS",
+      "RETURNS trigger\nLANGUAGE plpgsql SECURITY DEFINER AS",
+    ],
+  ],
+  "the name of a table's job is not compared": [["IF _row.name <> TG_ARGV[1] THEN", "IF false THEN"]],
+  "everybody may override": [["IF NOT _superuser AND (pg_has_role", "IF false AND (pg_has_role"]],
+  "an application's role may override": [["pg_has_role(session_user, 'fence_sidecar', 'MEMBER') OR ", ""]],
+  "an override holds for other transactions": [
+    ["WHERE txid = pg_current_xact_id_if_assigned() AND incarn", "WHERE incarn"],
+  ],
+  "an override of another history holds": [
+    ["if_assigned() AND incarnation = fence.incarnation()) THEN", "if_assigned()) THEN"],
+  ],
+  "a trigger for less than every write counts": [[" AND t.tgtype = 62", ""]],
+  "partitions are not protected": [
+    [
+      " UNION SELECT i.inhrelid FROM f JOIN pg_inherits i ON i.inhparent = f.oid\n    ) SELECT oid",
+      "\n    ) SELECT oid",
+    ],
+  ],
+  "a table gets a second job": [["WHERE p.table = _table AND p.job_id <> _id;", "WHERE false;"]],
+  "a partition is protected without its parent": [["i.inhparent <> ALL (_family) LIMIT 1", "false LIMIT 1"]],
+  "a subscription's worker is not refused": [["      IF _always THEN", "      IF false THEN"]],
 };
 
 /** Several lines of defence at once: with any one of them in place no stale commit is possible. */

@@ -8,7 +8,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { MUTANTS } from "./mutants.ts";
 
-const FILES = ["raise", "gate", "admission", "bounds"].map((name) => `fence/${name}.pg.test.ts`);
+const FILES = ["raise", "gate", "admission", "bounds", "protect", "uncovered", "override", "enter"].map(
+  (name) => `fence/${name}.pg.test.ts`,
+);
 const VERSION = "PostgreSQL 15";
 
 interface Report {
