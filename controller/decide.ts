@@ -235,8 +235,9 @@ function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, state: Owne
     const message = `${owner.pod} (generation ${owner.generation}) has not renewed; a candidate takes over when the lease runs out`;
     draft.condition("Owned", "Unknown", "RenewalOverdue", message);
     status.summary = "Owner does not renew";
-    // Once it has run out the next change is a candidate's, or a renewal after all, which wakes nobody.
-    draft.lookAgainIn(state.expired ? overdue : snapshot.leaseRemainingMs);
+    // At least so often, since time without sight of the Lease does not count. Once it has run out the next change is a
+    // candidate's, or a renewal after all, which wakes nobody.
+    draft.lookAgainIn(state.expired ? overdue : Math.min(overdue, snapshot.leaseRemainingMs));
   } else {
     draft.condition("Owned", "True", "Granted", `${owner.pod} owns generation ${owner.generation}`);
     draft.lookAgainIn(overdue - snapshot.leaseUnchangedMs);

@@ -9,13 +9,13 @@ const SPEC = {
   template: { spec: { restartPolicy: "Never", containers: [{ name: "app", image: "x" }] } },
 };
 
-function aCluster(): { world: World; controller: ModelledController } {
+function aCluster(spec: object = {}): { world: World; controller: ModelledController } {
   const world = new World(1);
   world.put("fencedjobs", {
     apiVersion: "fencedjob.dev/v1alpha1",
     kind: "FencedJob",
     metadata: { name: "run", generation: 1 },
-    spec: SPEC,
+    spec: { ...SPEC, ...spec },
   });
   return { world, controller: world.startController() };
 }
@@ -104,4 +104,27 @@ test("a watch of the Lease that fell silent takes nothing from an owner that ren
     await turn(world, controller);
   }
   expect(world.status()).toMatchObject({ generation: 1, owner: { pod: "run-1" }, attempt: 1 });
+});
+
+test("an outage of the API server costs no owner its job, also with a standby at hand", async () => {
+  const { world, controller } = aCluster({ standbys: { count: 1 } });
+  const pass = async (turns: number, outage: boolean): Promise<void> => {
+    for (let i = 0; i < turns; i++) {
+      world.faultShare = outage ? 1 : 0;
+      if (!outage) world.live(false);
+      for (const sidecar of world.sidecars.values()) sidecar.worksUntilMs = Number.POSITIVE_INFINITY;
+      await turn(world, controller);
+    }
+  };
+  await pass(30, false);
+  const { owner } = world.status();
+  await pass(60, true);
+  // The controller is the first to be answered; the owner renews a second later.
+  world.faultShare = 0;
+  for (let i = 0; i < 3; i++) await turn(world, controller);
+  await pass(60, false);
+  expect(world.status()).toMatchObject({ generation: 1, owner: { uid: owner?.uid } });
+  for (const sidecar of world.sidecars.values()) sidecar.frozenUntilMs = Number.POSITIVE_INFINITY;
+  await pass(12, false);
+  expect(world.status().generation).toBe(2);
 });

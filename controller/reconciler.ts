@@ -5,7 +5,7 @@
  * that two active controllers cannot issue one number twice (INV-8, INV-9); a Lease is claimed only as it was observed.
  */
 import { isDeepStrictEqual } from "node:util";
-import { fingerprintOf, type Observation, observe, remainingMs, unchangedMs } from "../lease/observe.ts";
+import { fingerprintOf, type Observation, observe, remainingMs, sight, unchangedMs } from "../lease/observe.ts";
 import { grantedLease, isOurs, type LeaseRecord, type RawLease, readLease, releasedLease } from "../lease/record.ts";
 import { type LeaseTiming, overdueMs } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
@@ -55,6 +55,9 @@ export interface ReconcilerParts {
 
 /** A template that the API server refused may be accepted later (quota, a policy): it is asked again. */
 const REFUSED_TEMPLATE_RETRY_MS = 30_000;
+
+/** A reconcile that is to look at a Lease waits its turn; only more than that is an API server that did not answer. */
+const SIGHT_DELAY_MS = 500;
 
 /** What is known about one job beyond what the API server stores; lost without harm. */
 interface Memory {
@@ -125,7 +128,6 @@ export class Reconciler {
     const lease = await this.#lease(key, status, memory, timing);
     const nowMs = clock.monoMs();
     const observation = lease && observe(memory.observation, lease, nowMs);
-    if (observation) memory.observation = observation;
     const { pods, holderElsewhere } = await this.#pods(job.metadata, status, lease);
     return {
       job: { name, namespace, generation, deleting: deletionTimestamp !== undefined },
@@ -151,11 +153,17 @@ export class Reconciler {
   ): Promise<LeaseRecord | null> {
     const cached = this.#parts.leases.get(key);
     const record = cached ? readLease(cached) : null;
+    if (record) memory.observation = observe(memory.observation, record, this.#parts.clock.monoMs());
     // Without an owner a Lease that the watch does not show may still be there: somebody else's, without our label.
     if (owner ? this.#isHeld(record, owner, memory, timing) : record || !candidates.length) return record;
     const [namespace = "", name = ""] = key.split("/");
-    const live = await this.#get<RawLease>("leases", namespace, name);
-    return live && readLease(live);
+    const raw = await this.#get<RawLease>("leases", namespace, name);
+    const live = raw && readLease(raw);
+    if (!live) return null;
+    const held = owner && timing && isOurs(live, { holder: owner.uid, generation: owner.generation });
+    const gapMs = held ? overdueMs(timing, live.durationMs) + SIGHT_DELAY_MS : Number.POSITIVE_INFINITY;
+    memory.observation = sight(memory.observation, live, this.#parts.clock.monoMs(), gapMs);
+    return live;
   }
 
   /**
@@ -185,9 +193,10 @@ export class Reconciler {
    */
   #isHeld(lease: LeaseRecord | null, owner: Owner, memory: Memory, timing: LeaseTiming | null): boolean {
     if (!lease || !timing || !isOurs(lease, { holder: owner.uid, generation: owner.generation })) return false;
-    const nowMs = this.#parts.clock.monoMs();
-    memory.observation = observe(memory.observation, lease, nowMs);
-    return unchangedMs(memory.observation, nowMs) < overdueMs(timing, lease.durationMs);
+    const { observation } = memory;
+    return observation
+      ? unchangedMs(observation, this.#parts.clock.monoMs()) < overdueMs(timing, lease.durationMs)
+      : false;
   }
 
   async #get<T extends object>(

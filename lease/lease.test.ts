@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { observe, remainingMs } from "./observe.ts";
+import { observe, remainingMs, sight } from "./observe.ts";
 import { Permit } from "./permit.ts";
 import {
   type GrantedLease,
@@ -131,6 +131,18 @@ describe("observe, wait, claim", () => {
       expect(seen.sinceMs).toBe(9_999);
     }
     expect(observe(observe(undefined, record, 0), { ...record }, 9_999).sinceMs).toBe(0);
+  });
+
+  test("time without sight of the record does not count: after an outage its holder gets the time to renew", () => {
+    const gapMs = 6_500;
+    const before = observe(undefined, record, 0);
+    const overdue = sight(before, record, 6_000, gapMs);
+    expect(remainingMs(sight(overdue, record, 10_000, gapMs), record, 10_000, 10_000)).toBe(0);
+    const blind = sight(before, record, 60_000, gapMs);
+    expect(remainingMs(blind, record, 10_000, 60_000)).toBe(3_500);
+    expect(remainingMs(sight(blind, record, 63_500, gapMs), record, 10_000, 63_500)).toBe(0);
+    // A look at a cache is no sight.
+    expect(sight(observe(before, record, 59_000), record, 60_000, gapMs)).toEqual(blind);
   });
 
   test("the longer of the record's duration and the spec's counts, capped", () => {

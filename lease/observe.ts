@@ -10,14 +10,31 @@ import { OBSERVED_DURATION_MS_MAX } from "./timing.ts";
 export interface Observation {
   /** The record as one opaque value. */
   readonly fingerprint: string;
-  /** Monotonic ms at which this value was first seen. */
+  /** Monotonic ms from which it counts as unchanged: first seen then, or later by the time without sight of it. */
   readonly sinceMs: number;
+  /** When it was last known to be the present one. */
+  readonly seenMs: number;
 }
 
 /** The observation after seeing `record` at `nowMs`: an unchanged record keeps its start. */
 export function observe(previous: Observation | undefined, record: LeaseRecord, nowMs: number): Observation {
   const fingerprint = fingerprintOf(record);
-  return previous?.fingerprint === fingerprint ? previous : { fingerprint, sinceMs: nowMs };
+  return previous?.fingerprint === fingerprint ? previous : { fingerprint, sinceMs: nowMs, seenMs: nowMs };
+}
+
+/**
+ * The observation after the API server itself has answered with `record`. Time for which it gave no answer, beyond
+ * `gapMs`, does not count as unchanged: whoever could not read the record can expect nobody to have renewed it.
+ */
+export function sight(
+  previous: Observation | undefined,
+  record: LeaseRecord,
+  nowMs: number,
+  gapMs: number,
+): Observation {
+  const seen = observe(previous, record, nowMs);
+  const blindMs = Math.max(0, nowMs - seen.seenMs - gapMs);
+  return { fingerprint: seen.fingerprint, sinceMs: seen.sinceMs + blindMs, seenMs: nowMs };
 }
 
 export function fingerprintOf(record: LeaseRecord): string {
