@@ -1,0 +1,257 @@
+/**
+ * Attacks on the fence through the proxy that must keep failing: text that is meant to hide a COMMIT from the lexer,
+ * sequences of messages that are meant to leave a transaction outside of the gate, clients that are meant to hold a
+ * takeover up. Named ways around are in waysaround.pg.test.ts.
+ */
+import fc from "fast-check";
+import type pg from "pg";
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { type Fenced, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
+import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+import { lex } from "./lexer.ts";
+import {
+  bind,
+  closeStatement,
+  copyData,
+  copyDone,
+  cstring,
+  execute,
+  FRONT,
+  flush,
+  message,
+  parse,
+  query,
+  sync,
+} from "./messages.ts";
+import { RawClient } from "./rawclient.ts";
+
+const INSERT = "INSERT INTO w (note) VALUES ($$x$$)";
+const run = (sql: string, name = ""): Buffer[] => [parse(name, sql), bind("", name), execute("")];
+
+/** Everything that begins, ends or opens a transaction, errors, and writes of every kind. */
+const STATEMENTS = [
+  INSERT,
+  `WITH x AS (${INSERT} RETURNING 1) SELECT * FROM x`,
+  `EXPLAIN ANALYZE ${INSERT}`,
+  `DO $d$ BEGIN INSERT INTO w VALUES ('d'); COMMIT; INSERT INTO w VALUES ('e'); END $d$`,
+  `PREPARE q AS ${INSERT}`,
+  "EXECUTE q",
+  "BEGIN",
+  "BEGIN READ WRITE",
+  "BEGIN READ ONLY",
+  "COMMIT",
+  "ROLLBACK",
+  "COMMIT AND CHAIN",
+  "ROLLBACK AND CHAIN",
+  "SAVEPOINT a",
+  "ROLLBACK TO a",
+  "RELEASE a",
+  "SET TRANSACTION READ WRITE",
+  "SET transaction_read_only = off",
+  "SET default_transaction_read_only = off",
+  "SELECT set_config('default_transaction_read_only', 'off', false)",
+  "SELECT set_config('transaction_read_only', 'off', true)",
+  "RESET ALL",
+  "DEALLOCATE ALL",
+  "DEALLOCATE s",
+  "DISCARD ALL",
+  "SELECT 1/0",
+  "SELECT 1 SELECT",
+  "SHOW work_mem",
+  "VACUUM w",
+  "",
+];
+
+interface Unit {
+  readonly shown: string;
+  readonly parts: readonly Buffer[];
+}
+
+const statement = fc.oneof(
+  { weight: 2, arbitrary: fc.constant(INSERT) },
+  { weight: 5, arbitrary: fc.constantFrom(...STATEMENTS) },
+);
+const name = fc.constantFrom("", "", "s");
+const operation: fc.Arbitrary<Unit> = fc.oneof<fc.MaybeWeightedArbitrary<Unit>[]>(
+  {
+    weight: 6,
+    arbitrary: fc.tuple(statement, name).map(([sql, as]) => ({ shown: `PBE(${as}) ${sql}`, parts: run(sql, as) })),
+  },
+  { weight: 1, arbitrary: statement.map((sql) => ({ shown: `P(s) ${sql}`, parts: [parse("s", sql)] })) },
+  { weight: 2, arbitrary: fc.constant({ shown: "BE(s)", parts: [bind("p", "s"), execute("p")] }) },
+  { weight: 1, arbitrary: fc.constant({ shown: "C(s)", parts: [closeStatement("s")] }) },
+  { weight: 1, arbitrary: fc.constant({ shown: "D(s)", parts: [message(FRONT.describe, cstring("Ss"))] }) },
+  { weight: 1, arbitrary: fc.constant({ shown: "H", parts: [flush()] }) },
+);
+const unit: fc.Arbitrary<Unit> = fc.oneof(
+  fc.array(statement, { minLength: 1, maxLength: 4 }).map((texts) => ({
+    shown: `Q ${texts.join("; ")}`,
+    parts: [query(texts.join("; "))],
+  })),
+  fc.array(operation, { maxLength: 5 }).map((operations) => ({
+    shown: `[${operations.map(({ shown }) => shown).join(" | ")}]`,
+    parts: [...operations.flatMap(({ parts }) => parts), sync()],
+  })),
+);
+/** The units of a batch are sent at once. */
+const batches = fc.array(fc.array(unit, { minLength: 1, maxLength: 4 }), { minLength: 1, maxLength: 8 });
+
+const PIECES =
+  `' ' ' " \\ $ $$ $a$ a 1 U& -- /* */ ( ) + é x' . :: '1' [ ] e1 E' B'1' AS z ;SELECT 1 ;SELECT 'a' FROM`.split(" ");
+const text = fc
+  .tuple(
+    fc.constantFrom("SELECT ", "SELECT '", 'SELECT "', "SELECT $a$", "SELECT E'", "SELECT /*", "SELECT 1 "),
+    fc.array(fc.constantFrom(...PIECES, " ", "\n", "\t", ";", ";SELECT "), { minLength: 1, maxLength: 9 }),
+    fc.constantFrom("", "'", ";SELECT 1", "'; SELECT 1", "$a$; SELECT 2; SELECT 3", "*/ 1", '" FROM (SELECT 1) z'),
+  )
+  .map(([begin, pieces, end]) => begin + pieces.join("") + end);
+
+describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+  let fenced: Fenced;
+  let admin: pg.Client;
+  const proxies: ProxyOfTest[] = [];
+  let jobs = 0;
+
+  beforeAll(async () => {
+    fenced = await startFenced({ version });
+    admin = await fenced.connectAdmin();
+    await admin.query(`
+      CREATE TABLE w (note text, fenced boolean);
+      CREATE FUNCTION judge() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+      BEGIN
+        NEW.fenced := EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND granted AND (
+          (mode = 'RowShareLock' AND relation::regclass::text LIKE 'fence.gate_%')
+          OR (locktype = 'advisory' AND classid = 1279673923)));
+        RETURN NEW;
+      END $$;
+      CREATE TRIGGER judge BEFORE INSERT ON w FOR EACH ROW EXECUTE FUNCTION judge();
+      GRANT ALL ON w TO invoice_app`);
+  });
+  afterEach(async () => {
+    for (const proxy of proxies.splice(0)) await proxy.stop();
+    await admin.query("TRUNCATE w");
+  });
+  afterAll(async () => {
+    await fenced.stop();
+  });
+
+  async function start(): Promise<{ job: JobOfTest; proxy: ProxyOfTest }> {
+    const job = { ...fenced.job(`attack-${++jobs}`), address: fenced.address };
+    const proxy = await startFencedProxy(job, 1);
+    proxies.push(proxy);
+    return { job, proxy };
+  }
+
+  test("INV-3: random sequences of messages, pipelined at will, write no row outside of the gate", {
+    timeout: 300_000,
+  }, async () => {
+    const { proxy } = await start();
+    let written = 0;
+    await fc.assert(
+      fc.asyncProperty(batches, async (all) => {
+        const client = await RawClient.open({ port: proxy.port });
+        for (const units of all) await client.exchange(units.length, ...units.flatMap(({ parts }) => parts));
+        await client.end();
+        const { rows } = await admin.query("WITH x AS (DELETE FROM w RETURNING fenced) SELECT fenced FROM x");
+        written += rows.length;
+        const shown = all.map((units) => units.map((one) => one.shown));
+        expect(
+          rows.filter((row) => !row.fenced),
+          JSON.stringify(shown, null, 1),
+        ).toEqual([]);
+      }),
+      { numRuns: 120 },
+    );
+    expect(written).toBeGreaterThan(50);
+  });
+
+  test("INV-3: a text that PostgreSQL accepts has as many statements for the lexer as for PostgreSQL", {
+    timeout: 300_000,
+  }, async () => {
+    const client = await RawClient.open({ port: fenced.postgres.port });
+    let accepted = 0;
+    await fc.assert(
+      fc.asyncProperty(text, async (sql) => {
+        const answers = await client.exchange(1, query(sql));
+        if (answers.some((line) => line.startsWith("E "))) return;
+        accepted++;
+        const bytes = Buffer.from(sql);
+        const { count } = lex(bytes, 0, bytes.length, { standardStrings: true, wideTrail: false });
+        expect(count, JSON.stringify(sql)).toBe(answers.filter((line) => line.startsWith("C ")).length);
+      }),
+      { numRuns: 6_000 },
+    );
+    await client.end();
+    expect(accepted).toBeGreaterThan(100);
+  });
+
+  test("INV-13: a client that reads nothing, and one in the middle of a COPY, are ended within the drain time", async () => {
+    const { job, proxy } = await start();
+    const [deaf, copying] = [await RawClient.open(proxy), await RawClient.open(proxy)];
+    for (const sql of ["BEGIN", INSERT]) await deaf.exchange(1, query(sql));
+    deaf.socket.pause();
+    deaf.send(query("SELECT repeat('x', 1000) FROM generate_series(1, 1000000)"));
+    copying.send(query("COPY w (note) FROM STDIN"));
+    await copying.until(() => copying.transcript.at(-1)?.startsWith("G") === true);
+    copying.send(copyData(Buffer.from("1\n")));
+    await until(admin, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'ClientWrite'");
+    expect((await job.raise(2)).tookMs).toBeLessThan(2_000);
+    // The end of the copy was not on its way, but for its implicit COMMIT nobody can know.
+    await copying.until(() => copying.transcript.at(-1)?.startsWith("E") === true);
+    expect(copying.transcript.at(-1)).toMatch(/C=08007/);
+    deaf.socket.destroy();
+    expect((await admin.query("SELECT count(*)::int AS n FROM w")).rows).toEqual([{ n: 0 }]);
+  });
+
+  test("INV-3, INV-13: twenty sessions that never pause are drained, and none of them writes a row afterwards", async () => {
+    const { job, proxy } = await start();
+    const group = (...sqls: string[]): Buffer[] => [...sqls.flatMap((sql) => run(sql)), sync()];
+    const loops: (readonly [readies: number, parts: readonly Buffer[]])[] = [
+      [1, [query(INSERT)]],
+      [2, [...group(INSERT), ...group(INSERT)]],
+      [1, [query(`BEGIN; ${INSERT}; COMMIT; ${INSERT}`)]],
+      [1, group("BEGIN", INSERT, "COMMIT AND CHAIN", INSERT, "COMMIT")],
+      [1, [query("DO $d$ BEGIN INSERT INTO w VALUES ('d'); COMMIT; INSERT INTO w VALUES ('e'); END $d$")]],
+    ];
+    const clients = await Promise.all(Array.from({ length: 20 }, () => RawClient.open(proxy)));
+    const working = clients.map(async (client, i) => {
+      const [readies, parts] = loops[i % loops.length] as (typeof loops)[number];
+      while (!client.closed) await client.exchange(readies, ...parts);
+    });
+    await until(admin, "SELECT count(*) > 200 FROM w");
+    await job.raise(2);
+    const count = async (): Promise<number> => (await admin.query("SELECT count(*)::int AS n FROM w")).rows[0].n;
+    const atRaise = await count();
+    await Promise.all(working);
+    expect(await count()).toBe(atRaise);
+    expect((await admin.query("SELECT count(*)::int AS n FROM w WHERE NOT fenced")).rows).toEqual([{ n: 0 }]);
+  });
+
+  test("INV-2, INV-7: of two raises of one pod at once, with two nonces or two generations, one holds", async () => {
+    const { job } = await start();
+    const tried = async (...raises: [generation: number, holder: string, nonce: string][]): Promise<string[]> => {
+      const outcomes = raises.map(([generation, holder, nonce]) =>
+        job.raise(generation, { holder, nonce }).then(
+          () => "raised",
+          (error) => error.code as string,
+        ),
+      );
+      return (await Promise.all(outcomes)).sort();
+    };
+    expect(await tried([2, "a", "1"], [2, "a", "2"])).toEqual(["LF001", "raised"]);
+    expect(await tried([3, "b", "1"], [4, "b", "1"])).toEqual(["LF001", "raised"]);
+    const { jobId, generation } = (await job.row())!;
+    const { rows } = await admin.query("SELECT generation::int AS g FROM fence.gates($1) WHERE open", [jobId]);
+    expect(rows).toEqual([{ g: generation }]);
+  });
+
+  test("INV-10: a COPY whose Sync comes before its data, with the next group behind it, is answered and committed", async () => {
+    const { proxy } = await start();
+    const client = await RawClient.open(proxy);
+    client.send(...run("COPY w (note) FROM STDIN"), sync());
+    const answers = await client.exchange(2, copyData(Buffer.from("c\n")), copyDone(), sync(), ...run(INSERT), sync());
+    expect(answers.filter((line) => /^[CEZ]/.test(line))).toEqual(["C COPY 1·", "Z I", "C INSERT 0 1·", "Z I"]);
+    await client.end();
+    expect((await admin.query("SELECT fenced FROM w")).rows).toEqual([{ fenced: true }, { fenced: true }]);
+  });
+});
