@@ -1,0 +1,51 @@
+/** psql's whole output of every script of `corpus/`, direct and through the proxy, from the same empty database. */
+import { existsSync, readdirSync } from "node:fs";
+import { join } from "node:path";
+import type { Arena, Side } from "./arena.ts";
+import { command } from "./command.ts";
+import type { Outcomes } from "./results.ts";
+
+const CORPUS = join(import.meta.dirname, "corpus");
+const PSQL = "/usr/bin/psql";
+const SCRIPT_MS_MAX = 60_000;
+
+export const corpusScripts: readonly string[] = readdirSync(CORPUS).filter((file) => file.endsWith(".sql"));
+
+export const CORPUS_DATABASE = { database: "corpus", role: "corpus_app" } as const;
+
+/** Why the corpus cannot run here; null when it can. */
+export const corpusMissing = (): string | null =>
+  existsSync(PSQL) ? null : "psql is not installed (Debian: postgresql-client)";
+
+export async function runCorpus(arena: Arena): Promise<{ direct: Outcomes; proxied: Outcomes }> {
+  const direct = new Map<string, string>();
+  const proxied = new Map<string, string>();
+  for (const script of corpusScripts) {
+    direct.set(script, await runScript(arena, script, arena.direct));
+    proxied.set(script, await runScript(arena, script, arena.proxied));
+  }
+  return { direct, proxied };
+}
+
+export async function runScript(arena: Arena, script: string, side: Side): Promise<string> {
+  await arena.reset();
+  const { host, port, user, database } = side;
+  const args = ["-X", "-a", "-h", host, "-p", String(port), "-U", user, "-d", database, "-f", join(CORPUS, script)];
+  const env = { PGSSLMODE: "disable", PAGER: "" };
+  const { code, stdout, stderr } = await command(PSQL, args, { env, timeoutMs: SCRIPT_MS_MAX });
+  return normalized(`${stdout}\n=== stderr\n${stderr}\n=== exit ${code}`);
+}
+
+/** What differs between two runs of the same server: pids, and the directory of the scripts. */
+function normalized(text: string): string {
+  return text.replaceAll(/PID \d+/g, "PID n").replaceAll(/^psql:[^ ]*?(\w+\.sql:\d+)/gm, "psql:$1");
+}
+
+/** The first lines that differ, for the report. */
+export function firstDifference(direct: string, proxied: string): { direct: string; proxied: string } {
+  const d = direct.split("\n");
+  const p = proxied.split("\n");
+  const at = d.findIndex((line, i) => line !== p[i]);
+  const from = Math.max(0, at - 1);
+  return { direct: d.slice(from, from + 6).join("\n"), proxied: p.slice(from, from + 6).join("\n") };
+}

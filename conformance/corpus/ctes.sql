@@ -1,0 +1,17 @@
+-- WITH: recursive, materialized, writing, search and cycle.
+CREATE TABLE node (id int, parent int);
+INSERT INTO node VALUES (1, NULL), (2, 1), (3, 1), (4, 2), (5, 4);
+WITH RECURSIVE t AS (SELECT id, 0 AS depth FROM node WHERE parent IS NULL UNION ALL SELECT n.id, depth + 1 FROM node n JOIN t ON n.parent = t.id) SELECT * FROM t ORDER BY id;
+WITH RECURSIVE t (id) AS (SELECT 1 UNION ALL SELECT n.id FROM node n JOIN t ON n.parent = t.id) SEARCH DEPTH FIRST BY id SET ord SELECT id, ord FROM t ORDER BY ord;
+WITH RECURSIVE t (id) AS (SELECT 1 UNION ALL SELECT n.id FROM node n JOIN t ON n.parent = t.id) CYCLE id SET looped USING way SELECT * FROM t ORDER BY id;
+WITH ins AS (INSERT INTO node VALUES (6, 5) RETURNING *), upd AS (UPDATE node SET parent = 3 WHERE id = 4 RETURNING *) SELECT * FROM ins UNION ALL SELECT * FROM upd;
+SELECT * FROM node ORDER BY id;
+WITH moved AS (DELETE FROM node WHERE id > 4 RETURNING id) INSERT INTO node SELECT id + 100, NULL FROM moved RETURNING *;
+WITH a AS NOT MATERIALIZED (SELECT 1 AS x), b AS MATERIALIZED (SELECT x + 1 AS y FROM a) SELECT * FROM a, b;
+WITH x AS (SELECT 1) SELECT * FROM y;
+WITH RECURSIVE r AS (SELECT count(*) FROM r) SELECT * FROM r;
+SELECT * FROM (WITH w AS (INSERT INTO node VALUES (9, 9) RETURNING *) SELECT * FROM w) s;
+BEGIN READ ONLY;
+WITH w AS (INSERT INTO node VALUES (9, 9) RETURNING *) SELECT * FROM w;
+ROLLBACK;
+SELECT count(*) FROM node;

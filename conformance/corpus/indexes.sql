@@ -1,0 +1,35 @@
+-- Indexes: kinds, partial, expression, covering, concurrently, reindex.
+CREATE TABLE i (a int, b text, c point, d int[], e jsonb);
+INSERT INTO i SELECT n, 'v' || n % 3, point(n, n), ARRAY[n], '{}' FROM generate_series(1, 100) n;
+CREATE INDEX i_a ON i (a DESC NULLS LAST) INCLUDE (b) WHERE a > 50;
+CREATE UNIQUE INDEX ON i (lower(b));
+CREATE UNIQUE INDEX i_ua ON i (a);
+CREATE INDEX ON i USING hash (b);
+CREATE INDEX ON i USING gist (c);
+CREATE INDEX ON i USING gin (d);
+CREATE INDEX ON i USING brin (a);
+CREATE INDEX ON i USING spgist (c);
+CREATE INDEX ON i USING nosuch (a);
+CREATE INDEX CONCURRENTLY i_conc ON i (b);
+CREATE INDEX CONCURRENTLY IF NOT EXISTS i_conc ON i (b);
+CREATE UNIQUE INDEX CONCURRENTLY i_fail ON i (b);
+SELECT indexrelid::regclass, indisvalid FROM pg_index WHERE indrelid = 'i'::regclass ORDER BY indexrelid::regclass::text;
+REINDEX INDEX CONCURRENTLY i_conc;
+REINDEX TABLE CONCURRENTLY i;
+DROP INDEX CONCURRENTLY i_fail;
+BEGIN;
+CREATE INDEX CONCURRENTLY never ON i (a);
+ROLLBACK;
+BEGIN;
+DROP INDEX CONCURRENTLY i_conc;
+ROLLBACK;
+REINDEX INDEX i_a;
+ALTER INDEX i_conc RENAME TO i_ren;
+ALTER TABLE i ADD CONSTRAINT i_pk PRIMARY KEY USING INDEX i_ua;
+DROP INDEX i_pk;
+DROP INDEX i_ren, i_a;
+ANALYZE i;
+SET enable_seqscan = off;
+EXPLAIN (COSTS OFF) SELECT * FROM i WHERE a = 7;
+CREATE STATISTICS st (dependencies) ON a, b FROM i;
+\d i

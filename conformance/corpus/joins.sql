@@ -1,0 +1,21 @@
+-- Joins of every kind, lateral, using, natural, subqueries.
+CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int, aid int REFERENCES a, w text);
+INSERT INTO a SELECT i, 'a' || i FROM generate_series(1, 4) i; INSERT INTO b VALUES (1, 1, 'x'), (2, 1, 'y'), (3, 3, 'z');
+SELECT a.id, w FROM a JOIN b ON a.id = b.aid ORDER BY 1, 2;
+SELECT a.id, w FROM a LEFT JOIN b ON a.id = b.aid ORDER BY 1, 2;
+SELECT a.id, b.id FROM a FULL JOIN b ON a.id = b.id + 2 ORDER BY 1, 2;
+SELECT count(*) FROM a CROSS JOIN b;
+SELECT * FROM a NATURAL JOIN b ORDER BY id;
+SELECT * FROM a JOIN b USING (id) ORDER BY id;
+SELECT a.id, l.* FROM a, LATERAL (SELECT w FROM b WHERE b.aid = a.id ORDER BY w DESC LIMIT 1) l ORDER BY 1;
+SELECT v FROM a WHERE EXISTS (SELECT FROM b WHERE b.aid = a.id) ORDER BY v;
+SELECT v FROM a WHERE id NOT IN (SELECT aid FROM b) ORDER BY v;
+SELECT v, (SELECT count(*) FROM b WHERE aid = a.id) FROM a ORDER BY v;
+SELECT (SELECT id FROM a);
+SELECT * FROM a JOIN b ON true USING (id);
+SELECT id FROM a, b;
+SELECT a.id FROM a x;
+DELETE FROM a USING b WHERE a.id = b.id AND b.aid = 3;
+UPDATE b SET w = a.v FROM a WHERE a.id = b.aid RETURNING b.*;
+DELETE FROM a WHERE id = 1;
+EXPLAIN (COSTS OFF) SELECT * FROM a JOIN b ON a.id = b.aid WHERE a.id = 1;

@@ -1,0 +1,23 @@
+-- JSON and jsonb: operators, paths, construction, tables from documents, errors with their context.
+SELECT '{"a": [1, 2, {"b": null}], "c": "d"}'::json, '{"b":1,"a":2,"a":3}'::jsonb;
+SELECT j -> 'a', j ->> 'c', j #> '{a,2,b}', j #>> '{a,0}', j ? 'c', j @> '{"c":"d"}' FROM (SELECT '{"a": [1, 2, {"b": null}], "c": "d"}'::jsonb j) t;
+SELECT jsonb_set('{"a":1}', '{b}', '2'), jsonb_insert('[1,3]', '{1}', '2'), '{"a":1,"b":2}'::jsonb - 'a', '[1,2,3]'::jsonb - 1, '{"a":{"b":1}}'::jsonb #- '{a,b}';
+SELECT jsonb_path_query('{"x":[1,5,9]}', '$.x[*] ? (@ > 3)'), jsonb_path_exists('{"a":1}', '$.a'), '{"a":[1,2]}'::jsonb @? '$.a[*] ? (@ == 2)', '{"a":2}'::jsonb @@ '$.a == 2';
+SELECT * FROM jsonb_each('{"k":1,"l":[2]}');
+SELECT * FROM jsonb_to_recordset('[{"a":1,"b":"x"},{"a":2}]') AS t (a int, b text);
+SELECT * FROM json_populate_record(NULL::pg_catalog.pg_class, '{"relname":"x"}') LIMIT 0;
+SELECT jsonb_build_object('a', 1, 'b', ARRAY[1,2]), json_build_array(1, 'x', NULL), to_jsonb(ROW(1, 'z')), row_to_json(ROW(1, 2));
+SELECT jsonb_agg(i), jsonb_object_agg('k' || i, i) FROM generate_series(1, 3) i;
+SELECT jsonb_pretty('{"a":[1,{"b":2}]}');
+SELECT jsonb_strip_nulls('{"a":null,"b":1}'), jsonb_typeof('[1]'), json_typeof('"s"'), jsonb_array_length('[1,2]');
+SELECT ('{"a":[10,20]}'::jsonb)['a'][1];
+CREATE TABLE doc (id int, body jsonb);
+INSERT INTO doc VALUES (1, '{"n":1}'), (2, '{"n":2,"t":["x"]}');
+CREATE INDEX ON doc USING gin (body jsonb_path_ops);
+UPDATE doc SET body['t'] = '["y","z"]' WHERE id = 1;
+SELECT * FROM doc ORDER BY id;
+SELECT '{"a": }'::json;
+SELECT '{"a": "\u0000"}'::jsonb;
+SELECT jsonb_array_elements('{"a":1}');
+SELECT JSON_OBJECT('a' VALUE 1), JSON_ARRAY(1, 2);
+SELECT * FROM JSON_TABLE('[{"a":1},{"a":2}]', '$[*]' COLUMNS (a int PATH '$.a')) t;

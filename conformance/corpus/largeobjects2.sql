@@ -1,0 +1,30 @@
+-- Large objects: descriptors, seek, truncate, permissions, in blocks and aborted ones.
+BEGIN;
+SELECT lo_create(5001);
+SELECT lo_open(5001, 131072 | 262144) AS fd \gset
+SELECT lowrite(:fd, 'hello world');
+SELECT lo_lseek(:fd, 6, 0), lo_tell(:fd);
+SELECT loread(:fd, 100);
+SELECT lo_truncate(:fd, 5);
+SELECT lo_lseek64(:fd, 0, 2);
+SELECT lo_close(:fd);
+SELECT lo_close(:fd);
+COMMIT;
+BEGIN;
+ROLLBACK;
+SELECT lo_get(5001), lo_get(5001, 1, 2);
+SELECT lo_open(5001, 262144);
+SELECT loread(0, 10);
+BEGIN;
+SELECT lo_put(5001, 0, 'JELLO');
+ROLLBACK;
+SELECT lo_get(5001);
+BEGIN READ ONLY;
+SELECT lo_put(5001, 0, 'x');
+ROLLBACK;
+COMMENT ON LARGE OBJECT 5001 IS 'mine';
+GRANT SELECT ON LARGE OBJECT 5001 TO PUBLIC;
+SELECT count(*) FROM pg_largeobject_metadata WHERE oid = 5001;
+SELECT lo_create(5001);
+SELECT lo_unlink(5001);
+SELECT lo_export(5001, '/tmp/never');

@@ -1,0 +1,23 @@
+-- Numbers: limits, rounding, overflow, special values, formats.
+SELECT 2147483647, 2147483648, 9223372036854775807, 9223372036854775808, 1e10, .5, 1_000 AS grouped;
+SELECT 0x1F, 0b101, 0o17;
+SELECT 2147483647 + 1;
+SELECT 9223372036854775807::bigint + 1;
+SELECT 32768::smallint;
+SELECT 1/3, 1.0/3, 7 % 3, -7 / 2, -7 % 2, 2 ^ 10, |/ 16, @ -5, 5 # 3, 5 & 3, ~5, 1 << 4;
+SELECT 'NaN'::numeric, 'Infinity'::numeric, '-Infinity'::float8, 'NaN'::float8 = 'NaN'::float8;
+SELECT round(2.5), round(-2.5), round(2.5::float8), trunc(2.789, 2), ceil(-1.2), floor(-1.2), sign(-3), div(7, 2), mod(7, 3);
+SELECT 0.1::float4, 0.1::float8, 1e300::float8 * 1e10, 1e-320::float8;
+SELECT 1e308::float8 * 10;
+SET extra_float_digits = 0;
+SELECT 0.1::float8 + 0.2, 1.1::float4;
+RESET extra_float_digits;
+SELECT 0.1::float8 + 0.2, 1.1::float4;
+SELECT 12345.678::numeric(7, 2), 123456.7::numeric(5, 1);
+SELECT to_char(1234567.891, 'FM9,999,990.00'), to_char(-5, 'S09'), to_char(42, 'RN'), to_number('1,234.5', '9G999D9');
+SELECT 100!;
+SELECT factorial(20), gcd(12, 18), lcm(4, 6), width_bucket(5, 0, 10, 4), power(2, 0.5), exp(0), ln(1), log(100);
+SELECT 12.34::money, '5'::money * 2, 0::bit(3), B'101' | B'010', B'1' || B'0', 5::bit(4), X'1F';
+SELECT ''::int;
+SELECT '12x'::numeric;
+SELECT sqrt(-1);

@@ -1,0 +1,28 @@
+-- Procedures and DO with their own COMMIT, inside and outside of blocks.
+CREATE TABLE t (i int, tag text);
+CREATE PROCEDURE steps(n int) LANGUAGE plpgsql AS $$ BEGIN FOR k IN 1..n LOOP INSERT INTO t VALUES (k, 'step'); IF k % 2 = 0 THEN COMMIT; ELSE ROLLBACK; END IF; END LOOP; END $$;
+CALL steps(5);
+SELECT i FROM t ORDER BY i;
+BEGIN;
+CALL steps(2);
+ROLLBACK;
+DO $$ BEGIN INSERT INTO t VALUES (10, 'do'); COMMIT; INSERT INTO t VALUES (11, 'do'); ROLLBACK; INSERT INTO t VALUES (12, 'do'); END $$;
+SELECT i FROM t WHERE tag = 'do' ORDER BY i;
+DO $$ BEGIN INSERT INTO t VALUES (20, 'err'); COMMIT; INSERT INTO t VALUES (21, 'err'); PERFORM 1/0; END $$;
+SELECT i FROM t WHERE tag = 'err';
+CREATE PROCEDURE inout(INOUT a int, OUT b text) LANGUAGE plpgsql AS $$ BEGIN a := a * 2; b := 'out'; END $$;
+CALL inout(21, NULL);
+CALL inout(a => 1, b => 'x');
+CALL nosuch(1);
+CALL inout();
+SELECT steps(1);
+CREATE PROCEDURE loops() LANGUAGE plpgsql AS $$ DECLARE r record; BEGIN FOR r IN SELECT generate_series(1, 3) AS g LOOP INSERT INTO t VALUES (r.g, 'cursor'); COMMIT; END LOOP; END $$;
+CALL loops();
+SELECT count(*) FROM t WHERE tag = 'cursor';
+CREATE PROCEDURE guarded() LANGUAGE plpgsql AS $$ BEGIN BEGIN INSERT INTO t VALUES (1, 'guard'); COMMIT; EXCEPTION WHEN OTHERS THEN RAISE NOTICE 'caught %', SQLERRM; END; END $$;
+CALL guarded();
+CREATE PROCEDURE sqlproc(int) LANGUAGE sql AS 'INSERT INTO t VALUES ($1, ''sql''); DELETE FROM t WHERE tag = ''sql''';
+CALL sqlproc(1);
+DROP PROCEDURE sqlproc(int);
+CREATE PROCEDURE iso() LANGUAGE plpgsql AS $$ BEGIN COMMIT; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; RAISE NOTICE '%', current_setting('transaction_isolation'); COMMIT AND CHAIN; RAISE NOTICE '%', current_setting('transaction_isolation'); END $$;
+CALL iso();

@@ -1,0 +1,4 @@
+-- What a session sees of the fence: its own text, the read-only default (differences.ts).
+SELECT current_query();
+SHOW default_transaction_read_only;
+SHOW transaction_read_only;

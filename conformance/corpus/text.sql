@@ -1,0 +1,21 @@
+-- Strings: functions, escapes, unicode, formats, patterns.
+SELECT 'it''s', E'tab\tnew\nline \\ \u00e4 \x41', U&'d\0061t\+000061', U&'d!0061t' UESCAPE '!', $q$a'b$q$;
+SELECT upper('straße'), lower('ÄÖ'), initcap('two words'), length('äöü'), octet_length('äöü'), char_length('日本'), reverse('abc');
+SELECT substring('abcdef' FROM 2 FOR 3), substring('foobar' FROM 'o(.)b'), substr('abc', -1, 3), left('abcdef', -2), right('abcdef', 2);
+SELECT position('c' IN 'abc'), strpos('abc', 'z'), overlay('abcdef' PLACING 'XX' FROM 2 FOR 3), trim(both 'x' FROM 'xxaxx'), lpad('7', 3, '0'), rpad('ab', 5, 'xy');
+SELECT split_part('a,b,c', ',', 2), split_part('a,b,c', ',', -1), string_agg(x, '-' ORDER BY x) FROM (VALUES ('b'), ('a')) t (x) GROUP BY ();
+SELECT format('%s %I %L %%', 'x', 'a b', 'q''s'), quote_ident('Weird'), quote_literal(E'a\\b'), quote_nullable(NULL), concat_ws('-', 1, NULL, 2);
+SELECT 'abc' LIKE 'a%', 'a_c' LIKE 'a\_c', 'ABC' ILIKE 'a_c', 'abc' ~ '^a.c$', 'abc' !~* 'B', 'abc' SIMILAR TO '(a|b)%';
+SELECT regexp_replace('a1b22', '\d+', '#', 'g'), regexp_match('foo12', '([a-z]+)(\d+)'), regexp_split_to_array('a  b', '\s+'), (SELECT count(*) FROM regexp_matches('aXbX', 'X', 'g'));
+SELECT encode('\xdeadbeef', 'base64'), decode('3q2+7w==', 'base64'), encode('abc', 'hex'), md5('abc'), encode(sha256('abc'), 'hex'), convert_to('ä', 'LATIN1');
+SELECT chr(8364), ascii('€'), translate('12345', '143', 'ax'), repeat('ab', 3), starts_with('abc', 'ab'), to_hex(255), unistr('\0041');
+SELECT 'abc'::char(5) || '|', 'abcdef'::varchar(3), 'x'::"char", 'name'::name;
+CREATE TABLE narrow (c varchar(3));
+INSERT INTO narrow VALUES ('abcd');
+INSERT INTO narrow VALUES ('abc   ');
+SELECT c || '|' FROM narrow;
+SELECT normalize('a' || U&'\0308', NFC) = 'ä', 'ä' IS NORMALIZED;
+SELECT E'\xff';
+SELECT chr(0);
+SELECT 'a' COLLATE "C" < 'B' COLLATE "C";
+SELECT 'a' COLLATE "nosuch";

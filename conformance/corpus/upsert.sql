@@ -1,0 +1,14 @@
+-- INSERT … ON CONFLICT: targets, predicates, excluded, do nothing, errors.
+CREATE TABLE u (k text PRIMARY KEY, n int DEFAULT 1, active bool DEFAULT true);
+CREATE UNIQUE INDEX u_n ON u (n) WHERE active;
+INSERT INTO u VALUES ('a') ON CONFLICT (k) DO UPDATE SET n = u.n + 1 RETURNING *;
+INSERT INTO u VALUES ('a') ON CONFLICT (k) DO UPDATE SET n = u.n + 1 RETURNING *, xmax::text <> '0' AS updated;
+INSERT INTO u VALUES ('b', 2) ON CONFLICT (n) WHERE active DO NOTHING RETURNING *;
+INSERT INTO u VALUES ('b', 2);
+INSERT INTO u VALUES ('a', 9) ON CONFLICT ON CONSTRAINT u_pkey DO UPDATE SET n = excluded.n WHERE u.n < 5 RETURNING *;
+INSERT INTO u VALUES ('c', 3), ('c', 4) ON CONFLICT (k) DO UPDATE SET n = excluded.n;
+INSERT INTO u VALUES ('c', 3) ON CONFLICT (nosuch) DO NOTHING;
+INSERT INTO u VALUES ('c', 3) ON CONFLICT (n) DO NOTHING;
+INSERT INTO u VALUES ('c', 3) ON CONFLICT DO UPDATE SET n = 1;
+INSERT INTO u SELECT 'k' || i, i + 100 FROM generate_series(1, 3) i ON CONFLICT DO NOTHING;
+SELECT * FROM u ORDER BY k;

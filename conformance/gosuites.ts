@@ -1,0 +1,144 @@
+/**
+ * The test suites of pgx and lib/pq, as their Go modules carry them: copied out of the module cache into a temporary
+ * directory, run by `go test -json` direct and through the proxy, compared test by test.
+ */
+import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Arena, type Side, startArena } from "./arena.ts";
+import { command } from "./command.ts";
+import type { Outcomes } from "./results.ts";
+
+export interface GoSuite {
+  readonly name: string;
+  readonly module: string;
+  readonly moduleVersion: string;
+  readonly database: string;
+  readonly role: string;
+  readonly setup: readonly string[];
+  environment(side: Side): Record<string, string>;
+}
+
+const pgEnvironment = ({ host, port, user, database }: Side): Record<string, string> => ({
+  PGHOST: host,
+  PGPORT: String(port),
+  PGUSER: user,
+  PGDATABASE: database,
+  PGSSLMODE: "disable",
+});
+
+export const goSuites: readonly GoSuite[] = [
+  {
+    name: "pgx",
+    module: "github.com/jackc/pgx/v5",
+    moduleVersion: "v5.13.0",
+    database: "pgx_test",
+    role: "pgx_app",
+    // What its own setup makes, except that none of the roles is the one that connects.
+    setup: [
+      "CREATE EXTENSION hstore",
+      "CREATE EXTENSION ltree",
+      "CREATE DOMAIN uint64 AS numeric(20,0)",
+      `CREATE USER " tricky, ' } "" \\ test user " SUPERUSER`,
+    ],
+    environment: (side) => ({
+      PGX_TEST_DATABASE: `host=${side.host} port=${side.port} user=${side.user} password=x database=${side.database} sslmode=disable`,
+    }),
+  },
+  {
+    name: "lib/pq",
+    module: "github.com/lib/pq",
+    moduleVersion: "v1.12.3",
+    database: "pqgo",
+    role: "pqgo",
+    setup: [
+      "CREATE EXTENSION hstore",
+      ...["ssl", "sslcert", "password", "scram", "md5"].map(
+        (name) => `CREATE ROLE pqgo${name} LOGIN PASSWORD 'wordpass'`,
+      ),
+    ],
+    environment: (side) => ({ ...pgEnvironment(side), PGCONNECT_TIMEOUT: "20" }),
+  },
+];
+
+const GO_TEST_MS_MAX = 420_000;
+
+/** Why they cannot run here; null when they can. */
+export function goMissing(): string | null {
+  const found = (process.env.PATH ?? "").split(":").some((dir) => existsSync(join(dir, "go")));
+  return found ? null : "Go is not installed";
+}
+
+/** Outcomes (pass, fail, skip) by test, of both sides. */
+export async function runGoSuite(
+  suite: GoSuite,
+  version: Arena["version"],
+): Promise<{ direct: Outcomes; proxied: Outcomes }> {
+  const sources = await sourcesOf(suite);
+  const arena = await startArena({ version, database: suite.database, role: suite.role, setup: suite.setup });
+  try {
+    const sides: Outcomes[] = [];
+    for (const side of [arena.direct, arena.proxied]) {
+      await arena.reset();
+      sides.push(await goTest(suite, sources, side));
+    }
+    return { direct: sides[0] ?? new Map(), proxied: sides[1] ?? new Map() };
+  } finally {
+    await arena.stop();
+    rmSync(sources, { recursive: true, force: true });
+  }
+}
+
+async function sourcesOf({ module, moduleVersion }: GoSuite): Promise<string> {
+  const scratch = mkdtempSync(join(tmpdir(), "fencedjob-go-"));
+  const download = await command("go", ["mod", "download", "-json", `${module}@${moduleVersion}`], {
+    cwd: scratch,
+    timeoutMs: 120_000,
+  });
+  if (download.code !== 0) throw new Error(`go mod download ${module}: ${download.stdout}${download.stderr}`);
+  const { Dir } = JSON.parse(download.stdout) as { Dir: string };
+  const sources = join(scratch, "module");
+  mkdirSync(sources);
+  cpSync(Dir, sources, { recursive: true });
+  // The module cache is read-only, and go test wants to write go.sum.
+  await command("chmod", ["-R", "u+w", sources], { timeoutMs: 30_000 });
+  return sources;
+}
+
+async function goTest(suite: GoSuite, cwd: string, side: Side): Promise<Outcomes> {
+  // One package after the other: some of their tests look at what the whole server does.
+  const args = ["test", "-json", "-count=1", "-p=1", `-timeout=${GO_TEST_MS_MAX / 1000}s`, "./..."];
+  const env = { ...suite.environment(side), GOFLAGS: "-mod=mod -buildvcs=false" };
+  const { stdout, stderr } = await command("go", args, { cwd, env, timeoutMs: GO_TEST_MS_MAX + 60_000 });
+  const outcomes = outcomesOf(stdout);
+  if (outcomes.size === 0) throw new Error(`go test of ${suite.name} ran nothing: ${stderr.slice(-2_000)}`);
+  return outcomes;
+}
+
+interface TestEvent {
+  readonly Action: string;
+  readonly Package?: string;
+  readonly Test?: string;
+}
+
+/** A package that fails although none of its tests does (a crash, a race) is a check of its own. */
+export function outcomesOf(json: string): Outcomes {
+  const outcomes = new Map<string, string>();
+  const failedPackages = new Set<string>();
+  for (const line of json.split("\n")) {
+    if (!line.startsWith("{")) continue;
+    const { Action, Package = "", Test } = JSON.parse(line) as TestEvent;
+    if (!["pass", "fail", "skip"].includes(Action)) continue;
+    const name = Package.replace(/^github\.com\/(jackc|lib)\//, "");
+    if (Test !== undefined) outcomes.set(`${name} ${withoutScratch(Test)}`, Action);
+    else if (Action === "fail") failedPackages.add(name);
+  }
+  for (const name of failedPackages) {
+    const told = [...outcomes].some(([check, outcome]) => outcome === "fail" && check.startsWith(`${name} `));
+    if (!told) outcomes.set(`${name} (package)`, "fail");
+  }
+  return outcomes;
+}
+
+/** Names of tests with a temporary directory in them differ from run to run. */
+const withoutScratch = (test: string): string => test.replaceAll(/\/tmp\/[^/]*\/\d+/g, "/tmp/…");

@@ -1,0 +1,39 @@
+import { expect, test } from "vitest";
+import { outcomesOf } from "./gosuites.ts";
+import { compare, unexplained } from "./results.ts";
+
+const event = (Action: string, Test?: string): string =>
+  JSON.stringify({ Action, Package: "github.com/lib/pq", ...(Test && { Test }) });
+
+test("outcomes that differ, or are missing on one side, are differences; those without a reason are unexplained", () => {
+  const direct = new Map([
+    ["a", "pass"],
+    ["b", "pass"],
+    ["c", "fail"],
+  ]);
+  const proxied = new Map([
+    ["a", "pass"],
+    ["b", "fail"],
+  ]);
+  const result = compare({ suite: "s", postgres: 18 }, direct, proxied, (_suite, check) =>
+    check === "b" ? "known" : null,
+  );
+  expect(result).toMatchObject({ checks: 3, same: 1, direct: { pass: 2, fail: 1 }, proxied: { pass: 1, fail: 1 } });
+  expect(unexplained(result)).toEqual([{ check: "c", direct: "fail", proxied: "not run", reason: null }]);
+});
+
+test("the events of go test become outcomes by test; names of temporary directories are left out", () => {
+  const json = [event("run", "TestA"), event("pass", "TestA"), event("skip", "TestB//tmp/TestB123/001/x"), "noise"];
+  expect([...outcomesOf(json.join("\n"))]).toEqual([
+    ["pq TestA", "pass"],
+    ["pq TestB//tmp/…/x", "skip"],
+  ]);
+});
+
+test("a package that fails counts only when none of its tests tells it", () => {
+  expect([...outcomesOf([event("pass", "TestA"), event("fail")].join("\n")).keys()]).toEqual([
+    "pq TestA",
+    "pq (package)",
+  ]);
+  expect([...outcomesOf([event("fail", "TestA"), event("fail")].join("\n")).keys()]).toEqual(["pq TestA"]);
+});
