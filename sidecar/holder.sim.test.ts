@@ -17,11 +17,13 @@ const STEPS = 150;
 const TIMING = { durationMs: 10_000, renewIntervalMs: 3_000, requestTimeoutMs: 2_000, marginMs: 1_000 };
 const ME = { holder: "uid-1", generation: 1 };
 
-/** Its wall can be set back, as people and virtual machines do. */
+/** Its wall can be set back, as people and virtual machines do, and may stand still for seconds. */
 class SkewedClock extends ManualClock {
   backMs = 0;
+  stepMs = 1;
   override wall(): Date {
-    return new Date(super.wall().getTime() - this.backMs);
+    const wallMs = super.wall().getTime() - this.backMs;
+    return new Date(wallMs - (wallMs % this.stepMs));
   }
 }
 
@@ -29,6 +31,7 @@ async function walk(seed: number): Promise<void> {
   const random = seededRandom(seed);
   const chance = (share: number): boolean => random.unit() < share;
   const clock = new SkewedClock();
+  if (seed % 2) clock.stepMs = 8_000;
   const api = new ModelledLease(clock, ME);
   const permit = new Permit();
   const parts = {
