@@ -28,6 +28,7 @@ function aPod(attempt: number, change: Partial<PodView> = {}): PodView {
     applicationStarted: false,
     sidecarRunning: true,
     waitingFor: "",
+    trouble: null,
     failure: "",
     lastWords: null,
     ...change,
@@ -601,4 +602,24 @@ test("a Lease whose holder lives, though it is a pod of an earlier FencedJob, is
   expect(condition(waits, "Owned")).toMatchObject({ reason: "WaitingForLease" });
   expect(waits.requeueAfterMs).toBe(7_000);
   expect(kinds(decide(aSnapshot(given)))).toEqual(["grant"]);
+});
+
+test("an owner whose application cannot start is no silent one: condition and summary name the container's trouble", () => {
+  const fence = { database: "ledger", generation: 1, previousGeneration: null, incarnation: "x" };
+  const report = JSON.stringify({ generation: 1, fences: [{ ...fence, tookMs: 1, sessionsEnded: 0 }], failures: [] });
+  const trouble = { reason: "ImagePullBackOff", text: "container app: ImagePullBackOff, no such image" };
+  const plan = decide(aSnapshot({ status: owned(), pods: [aPod(1, { trouble })], lease: aLease(1, 1, { report }) }));
+  expect(plan.status.summary).toBe("Owned, ImagePullBackOff");
+  expect(condition(plan, "Owned")).toMatchObject({
+    status: "True",
+    message: "run-1 owns generation 1: container app: ImagePullBackOff, no such image",
+  });
+});
+
+test("the active deadline does not run while the job is suspended", () => {
+  const status = { generation: 1, attempt: 1, startTime: "2026-11-29T12:00:00Z" };
+  const spec = { activeDeadlineSeconds: 60 };
+  const suspended = decide(aSnapshot({ spec: aSpec({ ...spec, suspend: true }), status }));
+  expect(suspended.status.completionTime).toBeUndefined();
+  expect(suspended.status.startTime).toBeUndefined();
 });

@@ -14,7 +14,7 @@ import { candidatesWanted, collectPods, dropLostCandidates, keepCandidates, read
 import { count, Draft, type Plan } from "./draft.ts";
 import { fenceChange } from "./fences.ts";
 import { mayClaim, type OwnerState, type OwnershipEnd, ownerState, ownReport, reportedFloor } from "./ownership.ts";
-import { isAlive, type Snapshot } from "./snapshot.ts";
+import { isAlive, type PodView, type Snapshot } from "./snapshot.ts";
 
 /** A Lease without our label is not watched. */
 const FOREIGN_LEASE_POLL_MS = 30_000;
@@ -181,7 +181,7 @@ function finish(draft: Draft, type: "Complete" | "Failed", reason: Reason, messa
 
 function deadlines(draft: Draft, spec: FencedJobSpec): void {
   const { status, snapshot } = draft;
-  if (status.completionTime || spec.activeDeadlineSeconds === undefined || !status.startTime) return;
+  if (status.completionTime || spec.suspend || spec.activeDeadlineSeconds === undefined || !status.startTime) return;
   const leftMs = wallMsOf(status.startTime) + spec.activeDeadlineSeconds * 1000 - snapshot.wallMs;
   if (leftMs > 0) return draft.lookAgainIn(leftMs);
   const message = `the job ran longer than ${spec.activeDeadlineSeconds} s`;
@@ -207,6 +207,8 @@ function finished(draft: Draft, spec: FencedJobSpec): void {
 function suspend(draft: Draft): void {
   const { status, snapshot } = draft;
   status.candidates = [];
+  // As with a Job: the active deadline counts from the first owner after it is resumed.
+  delete status.startTime;
   const alive = snapshot.pods.filter(isAlive);
   for (const pod of alive) if (!pod.deleting) draft.actions.push({ kind: "deletePod", pod: pod.name, uid: pod.uid });
   if (alive.length) draft.condition("Suspended", "False", "Suspending", `${count(alive.length, "pod")} being stopped`);
@@ -218,7 +220,8 @@ function suspend(draft: Draft): void {
 function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, state: OwnerState | null): void {
   const { snapshot, status } = draft;
   const overdue = overdueMs(timingOf(spec), snapshot.lease?.durationMs);
-  owner.node = snapshot.pods.find(({ uid }) => uid === owner.uid)?.node ?? owner.node;
+  const pod = snapshot.pods.find(({ uid }) => uid === owner.uid);
+  owner.node = pod?.node ?? owner.node;
   if (state?.kind === "granting") {
     if (mayClaim(snapshot)) draft.actions.push({ kind: "grant" });
     else waitForLease(draft, owner.pod);
@@ -231,6 +234,7 @@ function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, state: Owne
     status.summary = "Ending";
     return;
   }
+  const raised = tellFences(draft, spec, owner, pod);
   if (state?.kind === "overdue") {
     const message = `${owner.pod} (generation ${owner.generation}) has not renewed; a candidate takes over when the lease runs out`;
     draft.condition("Owned", "Unknown", "RenewalOverdue", message);
@@ -238,19 +242,26 @@ function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, state: Owne
     // At least so often, since time without sight of the Lease does not count. Once it has run out the next change is a
     // candidate's, or a renewal after all, which wakes nobody.
     draft.lookAgainIn(state.expired ? overdue : Math.min(overdue, snapshot.leaseRemainingMs));
-  } else {
-    draft.condition("Owned", "True", "Granted", `${owner.pod} owns generation ${owner.generation}`);
-    draft.lookAgainIn(overdue - snapshot.leaseUnchangedMs);
+    return;
   }
-  const started = snapshot.pods.some(({ uid, applicationStarted }) => uid === owner.uid && applicationStarted);
+  const message = `${owner.pod} owns generation ${owner.generation}${colon(pod?.trouble?.text)}`;
+  draft.condition("Owned", "True", "Granted", message);
+  draft.lookAgainIn(overdue - snapshot.leaseUnchangedMs);
+  const why = raised === "Raised" ? pod?.trouble?.reason : raised;
+  status.summary = why ? `Owned, ${why}` : "Owned";
+}
+
+/** Status, condition and events of the fences; returns the condition's reason. */
+function tellFences(draft: Draft, spec: FencedJobSpec, owner: Owner, pod: PodView | undefined): Reason {
+  const { snapshot, status } = draft;
+  const started = pod?.applicationStarted ?? false;
   const change = fenceChange(owner, spec, ownReport(owner, snapshot), snapshot.status, started);
   status.fences = change.fences;
   if (change.fence === null) delete status.fence;
   else status.fence = change.fence;
   draft.condition("FenceRaised", change.condition.status, change.condition.reason, change.condition.message);
   for (const event of change.events) draft.event(event.type, event.reason, event.message);
-  if (state?.kind === "held")
-    status.summary = change.condition.status === "True" ? "Owned" : `Owned, ${change.condition.reason}`;
+  return change.condition.reason;
 }
 
 function grantNext(draft: Draft): void {
@@ -278,7 +289,7 @@ function grantNext(draft: Draft): void {
   draft.actions.push({ kind: "grant" });
 }
 
-const colon = (text: string | null): string => (text === null ? "" : `: ${text}`);
+const colon = (text: string | null | undefined): string => (text ? `: ${text}` : "");
 
 function waitForLease(draft: Draft, pod: string): void {
   const { job, lease, leaseRemainingMs } = draft.snapshot;

@@ -31,6 +31,8 @@ export interface PodView {
   readonly sidecarRunning: boolean;
   /** What a pod that does not run yet waits for, in words. */
   readonly waitingFor: string;
+  /** A container that cannot start, or not again: its reason, and in words. */
+  readonly trouble: { readonly reason: string; readonly text: string } | null;
   /** How a pod that ended badly ended, in words. */
   readonly failure: string;
   readonly lastWords: LastWords | null;
@@ -111,6 +113,7 @@ export function viewPod(pod: RawPod, jobGeneration: number): PodView {
     ),
     sidecarRunning: sidecar?.state?.running !== undefined,
     waitingFor: waitingFor(pod),
+    trouble: troubleOf(pod),
     failure: failureOf(pod),
     lastWords: parseLastWords(sidecar?.state?.terminated?.message),
   };
@@ -127,14 +130,17 @@ function waitingFor(pod: RawPod): string {
   const unscheduled = status.conditions?.find(({ type, status }) => type === "PodScheduled" && status === "False");
   if (unscheduled) return `scheduling: ${unscheduled.message ?? unscheduled.reason ?? "no node yet"}`;
   if (!pod.spec?.nodeName) return "scheduling";
-  const all = [...(status.initContainerStatuses ?? []), ...(status.containerStatuses ?? [])];
-  for (const { name, state } of all) {
+  return troubleOf(pod)?.text ?? "its containers are being created";
+}
+
+function troubleOf({ status = {} }: RawPod): PodView["trouble"] {
+  for (const { name, state } of [...(status.initContainerStatuses ?? []), ...(status.containerStatuses ?? [])]) {
     const { reason, message } = state?.waiting ?? {};
     if (reason && reason !== "PodInitializing" && reason !== "ContainerCreating") {
-      return `container ${name}: ${reason}${message ? `, ${message}` : ""}`;
+      return { reason, text: `container ${name}: ${reason}${message ? `, ${message}` : ""}` };
     }
   }
-  return "its containers are being created";
+  return null;
 }
 
 function failureOf(pod: RawPod): string {
