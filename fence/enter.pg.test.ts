@@ -5,6 +5,7 @@ import { type Fenced, failure, type JobOfTest, startFenced, until } from "../tes
 import { postgresVersions } from "../testing/postgres.ts";
 import { protect } from "./protect.ts";
 
+const WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND NOT granted)";
 const LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] as const;
 
 describe.each(postgresVersions().found)("fence.enter on PostgreSQL %i", (version) => {
@@ -59,25 +60,27 @@ describe.each(postgresVersions().found)("fence.enter on PostgreSQL %i", (version
     "INV-3: it is held to COMMIT, and refused after, before and during a wait, at %s",
     async (level) => {
       await worker.query(`${begin(level)}; SELECT fence.enter('${name}', 1)`);
-      expect(await failure(job.raise(2, { drainMs: 0 }))).toMatchObject({ code: "LF004" });
+      const raising = job.raise(2);
+      await until(admin, WAITS, [`fence.gate_${jobId}_1`]);
       await worker.query("COMMIT");
+      await raising;
 
       const raiser = await fenced.connectAdmin();
       await raiser.query("BEGIN");
-      await raiser.query("SELECT fence.raise($1, 2, 'uid-2', 'invoice-run-2', 'n', 'test')", [name]);
+      await raiser.query("SELECT fence.raise($1, 3, 'uid-3', 'invoice-run-3', 'n', 'test')", [name]);
       await worker.query(begin(level));
-      const waiting = failure(worker.query(`SELECT fence.enter('${name}', 1)`));
-      await until(admin, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND NOT granted)", [
-        `fence.gate_${jobId}_1`,
-      ]);
+      const waiting = failure(worker.query(`SELECT fence.enter('${name}', 2)`));
+      await until(admin, WAITS, [`fence.gate_${jobId}_2`]);
       await raiser.query("COMMIT");
       expect(await waiting).toMatchObject({ code: "LF001" });
       await worker.query("ROLLBACK");
-      expect(await refused(`${begin(level)}; SELECT fence.enter('${name}', 1)`)).toBe("LF001");
-      await worker.query(`${begin(level)}; SELECT fence.enter('${name}', 2); COMMIT`);
-      await job.raise(3); // a gate that is swept refuses too
+      expect(await refused(`${begin(level)}; SELECT fence.enter('${name}', 2)`)).toBe("LF001");
+      await worker.query(`${begin(level)}; SELECT fence.enter('${name}', 3); COMMIT`);
       await job.raise(4);
-      await job.raise(5);
+      await job.raise(5); // and a gate that is swept refuses too
+      expect((await admin.query("SELECT to_regclass($1) AS gate", [`fence.gate_${jobId}_1`])).rows).toEqual([
+        { gate: null },
+      ]);
       expect(await refused(`${begin(level)}; SELECT fence.enter('${name}', 1)`)).toBe("LF001");
     },
   );

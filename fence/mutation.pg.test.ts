@@ -7,11 +7,11 @@ import { RACE_SETTINGS, type RaceOutcome, race } from "../testing/race.ts";
 const SEED = 20261129;
 const RACE_MS = 5000;
 
-async function raceWith(mutant: string): Promise<RaceOutcome> {
+async function raceWith(mutant: string, protectedTable = false): Promise<RaceOutcome> {
   const migrations = mutatedMigrations(mutant);
   const fenced = await startFenced({ settings: RACE_SETTINGS, ...(migrations ? { migrations } : {}) });
   onTestFinished(() => fenced.stop());
-  const outcome = await race(fenced, { seed: SEED, ms: RACE_MS });
+  const outcome = await race(fenced, { seed: SEED, ms: RACE_MS, protectedTable });
   const { unexpected, ...counts } = outcome;
   console.log(`${mutant}: ${JSON.stringify({ ...counts, unexpected: unexpected.length })}`);
   return outcome;
@@ -26,6 +26,13 @@ describe("INV-3: the race on PostgreSQL 18 finds stale commits", () => {
     const outcome = await raceWith(mutant);
     expect(outcome.stale + outcome.lowered).toBeGreaterThan(0);
   });
+
+  test.each(["the trigger and fence.enter take no lock", "a gate that closed while it was waited for counts as open"])(
+    "on a protected table, when %s",
+    async (mutant) => {
+      expect((await raceWith(mutant, true)).stale).toBeGreaterThan(0);
+    },
+  );
 });
 
 describe("INV-3: the second line of defence holds by itself on PostgreSQL 18", () => {

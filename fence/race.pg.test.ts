@@ -7,12 +7,15 @@ const seconds = Number(process.env.FENCE_RACE_SECONDS ?? 8);
 const seed = Number(process.env.FENCE_RACE_SEED ?? Math.floor(Math.random() * 2 ** 31));
 
 describe.each(postgresVersions().found)("PostgreSQL %i", (version) => {
-  test(
-    `INV-3, INV-1: no stale commit, by the database's own order, at three isolation levels, with three raisers killed at random (${seconds} s)`,
-    async () => {
+  test.each([
+    ["that enter by themselves", false],
+    ["that only claim a generation, on a protected table", true],
+  ])(
+    `INV-3, INV-1: no stale commit, by the database's own order, at three isolation levels, with three raisers killed at random (${seconds} s), among writers %s`,
+    async (_writers, protectedTable) => {
       const fenced = await startFenced({ version, settings: RACE_SETTINGS });
       onTestFinished(() => fenced.stop());
-      const outcome = await race(fenced, { seed, ms: seconds * 1000 });
+      const outcome = await race(fenced, { seed, ms: seconds * 1000, protectedTable });
       console.log(`PostgreSQL ${version}, seed ${seed}: ${JSON.stringify(outcome)}`);
       const why = `FENCE_RACE_SEED=${seed}`;
       expect(outcome.unexpected, why).toEqual([]);

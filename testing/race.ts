@@ -6,10 +6,11 @@
  */
 import type { Client } from "pg";
 import { enterLockSql, enterSelectSql } from "../fence/enter.ts";
+import { protect } from "../fence/protect.ts";
 import { systemClock as clock } from "../platform/clock.ts";
 import type { Random } from "../platform/random.ts";
 import { type CommitOrder, judgeCommitOrder } from "./commitorder.ts";
-import type { Failure, Fenced } from "./fenced.ts";
+import { type Failure, FENCE_NAME, type Fenced } from "./fenced.ts";
 import { seededRandom } from "./seeded.ts";
 
 export interface RaceOptions {
@@ -17,6 +18,8 @@ export interface RaceOptions {
   readonly ms: number;
   readonly writers?: number;
   readonly raisers?: number;
+  /** The table is protected, and writers only claim their generation, or call fence.enter, instead of locking. */
+  readonly protectedTable?: boolean;
 }
 
 export interface RaceOutcome extends CommitOrder {
@@ -55,7 +58,7 @@ class Race {
 
   constructor(fenced: Fenced, options: RaceOptions) {
     this.#fenced = fenced;
-    this.#options = { writers: 14, raisers: 3, ...options };
+    this.#options = { writers: 14, raisers: 3, protectedTable: false, ...options };
     this.#random = seededRandom(options.seed);
     this.#untilMs = clock.monoMs() + options.ms;
   }
@@ -66,6 +69,7 @@ class Race {
     await admin.query("GRANT ALL ON ledger, ledger_id_seq TO invoice_app");
     await admin.query("SELECT pg_create_logical_replication_slot('judge', 'test_decoding')");
     this.#jobId = (await this.#fenced.raise(1)).jobId;
+    if (this.#options.protectedTable) await protect(this.#fenced.admin, FENCE_NAME, ["ledger"]);
   }
 
   async run(): Promise<RaceOutcome> {
@@ -122,8 +126,7 @@ class Race {
     try {
       await client.query(`BEGIN ISOLATION LEVEL ${level} READ WRITE`);
       await this.#pause(3, 0.3);
-      if (this.#chance(0.5)) await client.query(enterLockSql(this.#jobId, generation));
-      else await client.query({ name: `enter_${generation}`, text: enterSelectSql(this.#jobId, generation) });
+      await this.#enter(client, generation);
       for (let statement = this.#below(3); statement >= 0; statement--) {
         await this.#pause(3, 0.5);
         await client.query("INSERT INTO ledger (generation) VALUES ($1)", [generation]);
@@ -139,6 +142,15 @@ class Race {
       await clock.sleep(2);
       return false;
     }
+  }
+
+  async #enter(client: Client, generation: number): Promise<void> {
+    const one = this.#chance(0.5);
+    if (this.#options.protectedTable) {
+      if (one) await client.query("SELECT fence.enter($1, $2)", [FENCE_NAME, generation]);
+      else await client.query(`SET LOCAL fence.generation_${this.#jobId} = ${generation}`);
+    } else if (one) await client.query(enterLockSql(this.#jobId, generation));
+    else await client.query({ name: `enter_${generation}`, text: enterSelectSql(this.#jobId, generation) });
   }
 
   async #raiser(): Promise<void> {
