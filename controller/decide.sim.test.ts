@@ -6,7 +6,8 @@
  */
 import { describe, expect, test } from "vitest";
 import { GENERATION_ANNOTATION, REPORT_ANNOTATION } from "../lease/record.ts";
-import { type ModelledController, PLURALS, type Plural, type Stored, World } from "../testing/modelledcluster.ts";
+import { PLURALS, type Plural, type Stored, World } from "../testing/modelledcluster.ts";
+import { type ModelledController, startController } from "../testing/modelledcontroller.ts";
 
 const WALKS = Number(process.env.FENCEDJOB_WALKS ?? 60);
 const STEPS = 400;
@@ -25,8 +26,8 @@ function aWorld(seed: number, spec: object): World {
       ...spec,
     },
   });
-  world.startController();
-  world.startController();
+  startController(world);
+  startController(world);
   return world;
 }
 

@@ -1,7 +1,8 @@
 /** One reconcile at a time, in the modelled cluster of the random walks: what is too rare for them to meet. */
 import { expect, test } from "vitest";
 import { GENERATION_ANNOTATION } from "../lease/record.ts";
-import { type ModelledController, type Stored, World } from "../testing/modelledcluster.ts";
+import { type Stored, World } from "../testing/modelledcluster.ts";
+import { type ModelledController, startController } from "../testing/modelledcontroller.ts";
 import { ApiError } from "./kube/errors.ts";
 
 const SPEC = {
@@ -17,7 +18,7 @@ function aCluster(spec: object = {}): { world: World; controller: ModelledContro
     metadata: { name: "run", generation: 1 },
     spec: { ...SPEC, ...spec },
   });
-  return { world, controller: world.startController() };
+  return { world, controller: startController(world) };
 }
 
 /** Brings every watch up to date and reconciles what has changed. */

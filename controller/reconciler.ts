@@ -10,21 +10,12 @@ import { grantedLease, isOurs, type LeaseRecord, type RawLease, readLease, relea
 import { type LeaseTiming, overdueMs } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
-import { ensureAccount } from "./account.ts";
 import { type JobMeta, readSpec } from "./api/spec.ts";
 import { type FencedJob, type FencedJobStatus, type Owner, readStatus } from "./api/status.ts";
 import { decide, timingOf } from "./decide.ts";
 import type { Action, Plan } from "./draft.ts";
 import { type KubeApi, RESOURCES } from "./kube/api.ts";
-import {
-  ApiError,
-  isAlreadyExists,
-  isConflict,
-  isDryRunUnsupported,
-  isForbidden,
-  isInvalid,
-  isNotFound,
-} from "./kube/errors.ts";
+import { isAlreadyExists, isConflict, isNotFound } from "./kube/errors.ts";
 import type { EventRecorder } from "./kube/events.ts";
 import type { KubeObject } from "./kube/objects.ts";
 import type { Outcome } from "./kube/queue.ts";
@@ -39,6 +30,7 @@ import {
   templateProblem,
 } from "./pods.ts";
 import { JOB_LABEL, type RawPod, type Snapshot, type TemplateVerdict, viewPod } from "./snapshot.ts";
+import { tryPod } from "./trial.ts";
 
 export interface ReconcilerParts {
   readonly api: KubeApi;
@@ -212,7 +204,7 @@ export class Reconciler {
     }
   }
 
-  /** Whether the API server takes the pod: its own checks, policies and quota, in a dry run, once per spec. */
+  /** Tried once per spec; a refusal again after a while. */
   async #template(job: FencedJob, spec: SpecOf, memory: Memory): Promise<TemplateVerdict> {
     const { clock } = this.#parts;
     const generation = job.metadata.generation ?? 0;
@@ -221,28 +213,11 @@ export class Reconciler {
       if (known.verdict.ok || clock.monoMs() - known.atMs < REFUSED_TEMPLATE_RETRY_MS) return known.verdict;
     }
     const problem = templateProblem(spec);
-    const verdict: TemplateVerdict = problem ? { ok: false, ...problem } : await this.#tryPod(job, spec);
+    const verdict: TemplateVerdict = problem
+      ? { ok: false, ...problem }
+      : await tryPod(this.#parts, job.metadata, spec);
     memory.template = { generation, verdict, atMs: clock.monoMs() };
     return verdict;
-  }
-
-  async #tryPod({ metadata }: FencedJob, spec: SpecOf): Promise<TemplateVerdict> {
-    const { api, sidecar, issuer } = this.#parts;
-    try {
-      await ensureAccount(api, metadata, spec);
-      const pod = buildPod({ meta: metadata, spec, sidecar, issuer }, 0);
-      await api.create(RESOURCES.pods, pod as unknown as KubeObject, { dryRun: true, fieldValidation: "Strict" });
-      return { ok: true };
-    } catch (error) {
-      // What cannot be tried is told by the first real pod.
-      if (isAlreadyExists(error) || isDryRunUnsupported(error)) return { ok: true };
-      const { message } = error as Error;
-      if (isInvalid(error) || isForbidden(error)) return { ok: false, reason: "InvalidTemplate", message };
-      // An owner is followed meanwhile: a webhook that is down must not keep its end from being seen.
-      if (error instanceof ApiError && error.status >= 500)
-        return { ok: false, reason: "AdmissionUnavailable", message };
-      throw error;
-    }
   }
 
   async #apply(job: FencedJob, snapshot: Snapshot, plan: Plan, memory: Memory): Promise<void> {

@@ -8,9 +8,7 @@ import { type FencedJobStatus, fencedJobStatus, readStatus } from "../controller
 import type { Resource } from "../controller/kube/api.ts";
 import { ApiError } from "../controller/kube/errors.ts";
 import type { KubeObject, ObjectKey } from "../controller/kube/objects.ts";
-import { Store } from "../controller/kube/store.ts";
-import { Reconciler } from "../controller/reconciler.ts";
-import { JOB_LABEL, SIDECAR_NAME } from "../controller/snapshot.ts";
+import { SIDECAR_NAME } from "../controller/snapshot.ts";
 import {
   GENERATION_ANNOTATION,
   isOurs,
@@ -21,10 +19,10 @@ import {
 } from "../lease/record.ts";
 import { formatReport } from "../lease/report.ts";
 import type { Clock } from "../platform/clock.ts";
-import { silentLogger } from "../platform/log.ts";
+import type { ModelledController } from "./modelledcontroller.ts";
 import { seededRandom } from "./seeded.ts";
 
-const KEY = "n/run";
+export const KEY = "n/run";
 const LEASE_MS = 10_000;
 const RENEW_MS = 3_000;
 
@@ -73,12 +71,6 @@ export class World {
     sleep: () => Promise.resolve(),
     after: () => () => {},
   };
-
-  startController(): ModelledController {
-    const controller = new ModelledController(this);
-    this.controllers.push(controller);
-    return controller;
-  }
 
   tell(text: string): void {
     this.story.push(`${((this.nowMs - 1_000_000) / 1000).toFixed(1)}s ${text}`);
@@ -344,94 +336,5 @@ export class World {
     if (!lease || !grant || lost || !isOurs(readLease(lease), grant)) return;
     this.tell(`${pod.metadata.name} gives the Lease back`);
     this.put("leases", releasedLease(lease, grant, this.clock.wall(), readLease(lease).report ?? "") as Stored);
-  }
-}
-
-/** A controller process: its caches lag behind the world, each by its own. */
-export class ModelledController {
-  readonly world: World;
-  stores = { fencedjobs: new Store<Stored>(), pods: new Store<Stored>(), leases: new Store<Stored>() };
-  cursors: Record<Plural, number> = { fencedjobs: 0, pods: 0, leases: 0 };
-  stalledUntilMs: Record<Plural, number> = { fencedjobs: 0, pods: 0, leases: 0 };
-  reconciler!: Reconciler;
-  queued = true;
-  dueMs = Number.POSITIVE_INFINITY;
-  notBeforeMs = 0;
-  runs = 0;
-  failures = 0;
-
-  constructor(world: World) {
-    this.world = world;
-    this.restart();
-  }
-
-  restart(): void {
-    const { world } = this;
-    const indexers = { job: (pod: Stored) => (pod.metadata.ownerReferences ?? []).map(({ uid }) => uid) };
-    this.stores = { fencedjobs: new Store<Stored>(), pods: new Store<Stored>(indexers), leases: new Store<Stored>() };
-    this.reconciler = new Reconciler({
-      api: world.api as never,
-      jobs: this.stores.fencedjobs as never,
-      pods: this.stores.pods as never,
-      leases: this.stores.leases as never,
-      events: { record: () => {} } as never,
-      clock: world.clock,
-      log: silentLogger,
-      sidecar: { image: "x", imagePullPolicy: "Never", resources: {} },
-      issuer: "cluster",
-    });
-    for (const plural of PLURALS) {
-      this.cursors[plural] = world.log.length;
-      for (const object of world.objects[plural].values()) this.#deliver(plural, object, false);
-    }
-    this.queued = true;
-  }
-
-  #deliver(plural: Plural, object: Stored, gone: boolean): void {
-    const labelled = plural === "fencedjobs" || object.metadata.labels?.[JOB_LABEL] !== undefined;
-    if (gone || !labelled) this.stores[plural].remove(`n/${object.metadata.name}`);
-    else {
-      this.stores[plural].put(structuredClone(object));
-      if (plural === "leases") this.reconciler.sawLease(KEY, object as RawLease);
-    }
-    this.queued = true;
-  }
-
-  /** Brings the watches forward; each may be stalled. */
-  watch(share: number): void {
-    const { world } = this;
-    for (const plural of PLURALS) {
-      if (world.nowMs < this.stalledUntilMs[plural]) continue;
-      while (this.cursors[plural] < world.log.length && world.chance(share)) {
-        const { plural: of, object, gone } = world.log[this.cursors[plural]++] as World["log"][number];
-        if (of === plural) this.#deliver(plural, object, gone);
-      }
-    }
-  }
-
-  async reconcile(): Promise<void> {
-    const { nowMs } = this.world;
-    if (nowMs < this.notBeforeMs || !(this.queued || nowMs >= this.dueMs)) return;
-    this.queued = false;
-    this.dueMs = Number.POSITIVE_INFINITY;
-    this.runs++;
-    try {
-      const outcome = await this.reconciler.reconcile(KEY);
-      if (outcome.kind === "requeueAfter") {
-        expect(outcome.ms, "a reconcile that asks for the next one at once drives itself in circles").toBeGreaterThan(
-          0,
-        );
-        this.dueMs = nowMs + outcome.ms;
-      }
-      this.failures = 0;
-    } catch (error) {
-      if (
-        !(error instanceof ApiError) &&
-        !/changed since it was observed|is over; the status is read again/.test(String(error))
-      )
-        throw error;
-      this.dueMs = nowMs + Math.min(60_000, 50 * 2 ** this.failures++);
-      this.notBeforeMs = nowMs + Math.min(1_000, 50 * 2 ** this.failures);
-    }
   }
 }
