@@ -1,0 +1,140 @@
+/** Which pods a job has, makes and no longer needs. */
+import { expect, test } from "vitest";
+import { aLease, aPod, aSnapshot, aSpec, condition, kinds, owned, owner, WALL_MS } from "../testing/snapshots.ts";
+import { decide } from "./decide.ts";
+import type { Plan } from "./draft.ts";
+import type { PodView, Snapshot } from "./snapshot.ts";
+
+test("a candidate whose sidecar does not run yet is granted nothing", () => {
+  const pods = [aPod(1, { sidecarRunning: false, waitingFor: "image pull" })];
+  const plan = decide(aSnapshot({ status: { attempt: 1, candidates: [{ attempt: 1, pod: "run-1" }] }, pods }));
+  expect(plan.actions).toEqual([]);
+  expect(plan.status.summary).toBe("Waiting: image pull");
+});
+
+test("an overdue renewal prepares a candidate and takes nothing away", () => {
+  const plan = decide(
+    aSnapshot({
+      status: owned(),
+      pods: [aPod(1)],
+      lease: aLease(1, 1),
+      leaseUnchangedMs: 6_000,
+      leaseRemainingMs: 4_000,
+    }),
+  );
+  expect(plan.status.owner?.generation).toBe(1);
+  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 2 }]);
+  expect(condition(plan, "Owned")).toMatchObject({ status: "Unknown", reason: "RenewalOverdue" });
+  expect(plan.requeueAfterMs).toBe(4_000);
+});
+
+test("an expired Lease is taken over in one step when a candidate is ready", () => {
+  const status = owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] });
+  const plan = decide(
+    aSnapshot({ status, pods: [aPod(1), aPod(2)], lease: aLease(1, 1), leaseUnchangedMs: 10_000, leaseRemainingMs: 0 }),
+  );
+  expect(plan.status.owner).toMatchObject({ uid: "uid-2", generation: 2 });
+  expect(plan.status.history[0]).toMatchObject({ generation: 1, pod: "run-1", reason: "LeaseExpired" });
+  expect(plan.actions).toEqual([{ kind: "grant" }]);
+  expect(plan.events.map(({ reason }) => reason)).toEqual(["LeaseExpired", "Granted"]);
+});
+
+test("an expired Lease stays its owner's while no candidate is ready: it may still come back", () => {
+  const status = owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] });
+  const pods = [aPod(1), aPod(2, { sidecarRunning: false })];
+  const plan = decide(aSnapshot({ status, pods, lease: aLease(1, 1), leaseUnchangedMs: 12_000, leaseRemainingMs: 0 }));
+  expect(plan.status.owner?.generation).toBe(1);
+  expect(plan.actions).toEqual([]);
+  // Not at once, which would be a loop; but it is looked at again: a renewal alone wakes nobody.
+  expect(plan.requeueAfterMs).toBe(6_000);
+});
+
+test("a candidate that is no longer needed is deleted when the owner renews again", () => {
+  const status = owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] });
+  const plan = decide(aSnapshot({ status, pods: [aPod(1), aPod(2)], lease: aLease(1, 1) }));
+  expect(plan.status.candidates).toEqual([]);
+  expect(plan.actions).toEqual([{ kind: "deletePod", pod: "run-2", uid: "uid-2" }]);
+});
+
+test("failures back off exponentially and end at backoffLimit", () => {
+  const failed = aPod(1, { phase: "Failed" });
+  const waits = decide(
+    aSnapshot({ status: { attempt: 1, failures: 3, lastFailureTime: "2026-11-29T13:00:00Z" }, pods: [failed] }),
+  );
+  expect(waits.actions).toEqual([]);
+  expect(waits.requeueAfterMs).toBe(4_000);
+  expect(condition(waits, "Owned")?.reason).toBe("BackingOff");
+  const spec = aSpec({ backoffLimit: 0 });
+  const ends = decide(aSnapshot({ spec, status: owned(), pods: [failed], lease: aLease(1, 1) }));
+  expect(condition(ends, "Failed")).toMatchObject({ status: "True", reason: "BackoffLimitExceeded" });
+  expect(ends.status.completionTime).toBe("2026-11-29T13:00:00Z");
+});
+
+test("standbys that fail at once beside a healthy owner back off too", () => {
+  const spec = aSpec({ standbys: { count: 1 } });
+  const status = owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }], failures: 3 });
+  const pods = [aPod(1), aPod(2, { phase: "Failed", failure: "OutOfcpu" })];
+  const plan = decide(aSnapshot({ spec, status, pods, lease: aLease(1, 1) }));
+  expect(plan.status).toMatchObject({ failures: 4, candidates: [] });
+  expect(plan.actions).toEqual([]);
+  expect(condition(plan, "Owned")?.status).toBe("True");
+  expect(plan.requeueAfterMs).toBe(6_000);
+  const later = decide(aSnapshot({ spec, status: plan.status, pods, lease: aLease(1, 1), wallMs: WALL_MS + 8_000 }));
+  expect(later.actions).toEqual([{ kind: "createPod", attempt: 3 }]);
+});
+
+test("a wall clock that was set back delays nothing for longer than the backoff", () => {
+  const status = { attempt: 1, failures: 1, lastFailureTime: "2027-11-29T13:00:00Z" };
+  const plan = decide(aSnapshot({ status }));
+  expect(plan.status.lastFailureTime).toBe("2026-11-29T13:00:00Z");
+  expect(plan.requeueAfterMs).toBe(1_000);
+});
+
+test("a superseded pod lingers to see the refusal, then is deleted", () => {
+  const until = (iso: string) => ({
+    generation: 2,
+    attempt: 2,
+    owner: owner(2, 2),
+    history: [
+      { generation: 1, pod: "run-1", uid: "uid-1", from: iso, until: iso, reason: "LeaseExpired", rejectedWrites: 0 },
+    ],
+  });
+  const common = { pods: [aPod(1), aPod(2)], lease: aLease(2, 2) };
+  expect(decide(aSnapshot({ status: until("2026-11-29T12:59:30Z"), ...common })).actions).toEqual([]);
+  expect(decide(aSnapshot({ status: until("2026-11-29T12:58:00Z"), ...common })).actions).toEqual([
+    { kind: "deletePod", pod: "run-1", uid: "uid-1" },
+  ]);
+});
+
+test("a pod name taken by somebody else is given up for the next attempt", () => {
+  const plan = decide(
+    aSnapshot({ status: { attempt: 1, candidates: [{ attempt: 1, pod: "run-1" }] }, burnedAttempts: [1] }),
+  );
+  expect(plan.status.candidates).toEqual([{ attempt: 2, pod: "run-2" }]);
+  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 2 }]);
+});
+
+test("a candidate of an older spec is replaced: the change may be what it waits for", () => {
+  const status = { attempt: 1, candidates: [{ attempt: 1, pod: "run-1" }] };
+  const plan = decide(aSnapshot({ status, pods: [aPod(1, { outdated: true, waitingFor: "ImagePullBackOff" })] }));
+  expect(plan.status).toMatchObject({ failures: 0, generation: 0 });
+  expect(plan.actions).toEqual([
+    { kind: "createPod", attempt: 2 },
+    { kind: "deletePod", pod: "run-1", uid: "uid-1" },
+  ]);
+});
+
+test("an owner of an older spec is replaced only while its application has not started", () => {
+  const after = (change: Partial<PodView>, template: Snapshot["template"] = { ok: true }): Plan =>
+    decide(
+      aSnapshot({ status: owned(), template, pods: [aPod(1, { outdated: true, ...change })], lease: aLease(1, 1) }),
+    );
+  const idle = after({});
+  expect(idle.status.history[0]).toMatchObject({ generation: 1, reason: "SpecChanged" });
+  expect(idle.status.failures).toBe(0);
+  // At once, not after the time in which a superseded application may see the refusal.
+  expect(kinds(idle)).toEqual(["createPod", "deletePod"]);
+  expect(after({ applicationStarted: true }).status.owner?.generation).toBe(1);
+  const unfit = { ok: false, reason: "InvalidTemplate", message: "x" } as const;
+  expect(after({}, unfit).status.owner?.generation).toBe(1);
+});

@@ -1,0 +1,156 @@
+/** How an ownership ends, and when the Lease may be claimed for another. */
+import { expect, test } from "vitest";
+import { aLease, aPod, aSnapshot, aSpec, condition, failureReport, kinds, owned, owner } from "../testing/snapshots.ts";
+import { decide } from "./decide.ts";
+import type { Plan } from "./draft.ts";
+
+test("a pending grant over an older Lease that moved on waits for it anew", () => {
+  const status = { generation: 2, attempt: 2, owner: owner(2, 2, ""), history: [] };
+  const plan = decide(aSnapshot({ status, pods: [aPod(1), aPod(2)], lease: aLease(1, 1), leaseRemainingMs: 9_000 }));
+  expect(kinds(plan)).not.toContain("grant");
+  expect(plan.requeueAfterMs).toBe(9_000);
+});
+
+test.each([
+  ["failed", aPod(1, { phase: "Failed", failure: "container app ended with exit code 3 (Error)" }), "PodFailed"],
+  ["gone", null, "PodGone"],
+])("an owner whose pod is %s ends at once, without waiting for the Lease", (_what, pod, reason) => {
+  const plan = decide(aSnapshot({ status: owned(), pods: pod ? [pod] : [], lease: aLease(1, 1) }));
+  expect(plan.status.owner).toBeUndefined();
+  expect(plan.status.history[0]).toMatchObject({ generation: 1, reason });
+  expect(plan.status.failures).toBe(1);
+});
+
+test("INV-9: the owner's success completes the job and its name is taken off the Lease", () => {
+  const plan = decide(aSnapshot({ status: owned(), pods: [aPod(1, { phase: "Succeeded" })], lease: aLease(1, 1) }));
+  expect(condition(plan, "Complete")).toMatchObject({ status: "True", reason: "Completed" });
+  expect(plan.status.summary).toBe("Complete");
+  expect(plan.actions).toEqual([{ kind: "clearLease", holder: "uid-1", generation: 1 }]);
+});
+
+test("INV-8: a generation that the database has passed is not issued again: the floor lifts the counter", () => {
+  const lease = aLease(1, 1, { report: failureReport({ code: "LF001", final: true, floor: 12 }) });
+  const plan = decide(
+    aSnapshot({
+      status: owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] }),
+      pods: [aPod(1), aPod(2)],
+      lease,
+    }),
+  );
+  expect(plan.status.history[0]).toMatchObject({ generation: 1, reason: "RaiseRefused" });
+  expect(plan.status.owner).toMatchObject({ pod: "run-2", generation: 13 });
+});
+
+test("INV-8: a generation below the floor is no failure of the work: backoffLimit 0 still runs a job made anew", () => {
+  const refused = (change: object, fences: object[] = [], status: object = {}): Plan => {
+    const report = JSON.stringify({ ...JSON.parse(failureReport({ code: "LF001", final: true, ...change })), fences });
+    const spec = aSpec({ backoffLimit: 0 });
+    return decide(aSnapshot({ spec, status: owned(status), pods: [aPod(1)], lease: aLease(1, 1, { report }) }));
+  };
+  const anew = refused({ floor: 1 });
+  expect(anew.status).toMatchObject({ failures: 0, generation: 1, candidates: [{ attempt: 2 }] });
+  expect(anew.status.completionTime).toBeUndefined();
+  // A fence that somebody else raised after ours, and the sidecar's own earlier life.
+  const raised = { database: "ledger", generation: 1, incarnation: "x" };
+  const more = { previousGeneration: null, tookMs: 1, sessionsEnded: 0 };
+  expect(refused({ floor: 2 }, [{ ...raised, ...more }]).status.failures).toBe(1);
+  expect(refused({ floor: 1 }, [], { fences: [raised] }).status.failures).toBe(1);
+});
+
+test("a floor that would use up the numbers is not believed", () => {
+  const lease = aLease(1, 1, { report: failureReport({ code: "LF001", final: true, floor: 2 ** 53 - 1 }) });
+  expect(decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease })).status.generation).toBe(1);
+});
+
+test("INV-7: a candidate that an edited Lease names is not granted anything any more: it is replaced", () => {
+  const status = { generation: 1, attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] };
+  const plan = decide(aSnapshot({ status, pods: [aPod(2)], lease: aLease(2, 5), leaseRemainingMs: 0 }));
+  expect(plan.status.owner).toBeUndefined();
+  expect(plan.actions).toEqual([
+    { kind: "createPod", attempt: 3 },
+    { kind: "deletePod", pod: "run-2", uid: "uid-2" },
+  ]);
+  expect(plan.events.map(({ reason }) => reason)).toEqual(["LeaseTaken"]);
+});
+
+test("an owner that never renewed has failed: a sidecar without network does not use up pods for ever", () => {
+  const status = owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] });
+  const expired = (report: string | null): Plan =>
+    decide(
+      aSnapshot({
+        status,
+        pods: [aPod(1), aPod(2)],
+        lease: aLease(1, 1, { report }),
+        leaseUnchangedMs: 10_000,
+        leaseRemainingMs: 0,
+      }),
+    );
+  expect(expired(null).status).toMatchObject({ failures: 1, owner: { pod: "run-2" } });
+  expect(expired("{}").status).toMatchObject({ failures: 0, owner: { pod: "run-2" } });
+});
+
+test("a Lease deleted under its owner is loss: the next pod gets the next generation", () => {
+  const plan = decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease: null }));
+  expect(plan.status.history[0]).toMatchObject({ reason: "LeaseDeleted" });
+  expect(plan.status.owner).toBeUndefined();
+  expect(plan.actions).toContainEqual({ kind: "createPod", attempt: 2 });
+});
+
+test("a released Lease waits for its pod to tell how it ended", () => {
+  const lease = aLease(1, 1, { holder: null });
+  const ending = decide(aSnapshot({ status: owned(), pods: [aPod(1, { phase: "Running" })], lease }));
+  expect(ending.status.owner?.generation).toBe(1);
+  expect(condition(ending, "Owned")?.reason).toBe("Ending");
+  const silent = decide(
+    aSnapshot({ status: owned(), pods: [aPod(1, { phase: "Running" })], lease, leaseRemainingMs: 0 }),
+  );
+  expect(silent.status.history[0]?.reason).toBe("Released");
+});
+
+test("a Lease edited to name somebody else ends the ownership", () => {
+  const lease = aLease(9, 1);
+  const plan = decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease }));
+  expect(plan.status.history[0]?.reason).toBe("LeaseTaken");
+});
+
+test("a generation in an edited Lease is not believed", () => {
+  const lease = aLease(9, 999_999);
+  const plan = decide(
+    aSnapshot({
+      status: owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] }),
+      pods: [aPod(1), aPod(2)],
+      lease,
+    }),
+  );
+  expect(plan.status.generation).toBe(2);
+});
+
+test("an owner that was granted a longer duration than the spec has now is not overdue at its own pace", () => {
+  const spec = aSpec({
+    lease: { durationSeconds: 3, renewIntervalSeconds: 1, requestTimeoutSeconds: 1, marginSeconds: 0 },
+  });
+  const pods = [aPod(1, { outdated: true, applicationStarted: true })];
+  const plan = decide(aSnapshot({ spec, status: owned(), pods, lease: aLease(1, 1), leaseUnchangedMs: 3_500 }));
+  expect(plan.actions).toEqual([]);
+  expect(condition(plan, "Owned")?.status).toBe("True");
+});
+
+test("a Lease that is not a FencedJob's is left alone, and the condition says what to do", () => {
+  const lease = aLease(9, 1, { foreign: true, generation: null, holder: "other-app" });
+  const status = { attempt: 1, candidates: [{ attempt: 1, pod: "run-1" }] };
+  const plan = decide(aSnapshot({ status, pods: [aPod(1)], lease, leaseRemainingMs: 0 }));
+  expect(plan.status).toMatchObject({ generation: 0, summary: "Waiting: a foreign Lease" });
+  expect(kinds(plan)).toEqual([]);
+  expect(condition(plan, "Owned")).toMatchObject({ reason: "LeaseForeign" });
+  expect(plan.requeueAfterMs).toBe(30_000);
+});
+
+test("a Lease whose holder lives, though it is a pod of an earlier FencedJob, is waited for", () => {
+  const status = { attempt: 1, candidates: [{ attempt: 1, pod: "run-1" }] };
+  const given = { status, pods: [aPod(1)], lease: aLease(9, 4), leaseRemainingMs: 7_000 };
+  const waits = decide(aSnapshot({ ...given, holderElsewhere: true }));
+  expect(kinds(waits)).toEqual([]);
+  expect(condition(waits, "Owned")).toMatchObject({ reason: "WaitingForLease" });
+  expect(waits.requeueAfterMs).toBe(7_000);
+  expect(kinds(decide(aSnapshot(given)))).toEqual(["grant"]);
+});
