@@ -97,6 +97,11 @@ describe.each(postgresVersions().found)("partitions, copies and what is not cove
     expect(error.code).toBe("LF030");
     expect(error.message).toContain('bound to FencedJob "else/wh\\ere "ä""');
     expect((await why())[0]).toContain("it was loaded from another database");
+    await admin.query(
+      "CREATE OR REPLACE TRIGGER fence_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON loaded FOR EACH STATEMENT EXECUTE FUNCTION fence.guard('x')",
+    );
+    expect(await why()).toEqual(["public.loaded: its trigger names no job: protect it again"]);
+    expect(await code("DELETE FROM loaded")).toBe("22P02"); // refused in any case
     await admin.query("DROP TABLE loaded");
     await admin.query("CREATE TABLE odd (v int)");
     await protect(fenced.admin, 'odd/wh\\ere "ä"', ["odd"]); // before the job's first raise, with a name of odd characters
@@ -134,6 +139,7 @@ describe.each(postgresVersions().found)("partitions, copies and what is not cove
     const run = (command: string, args: string[], input?: string): string =>
       execFileSync(`/usr/lib/postgresql/15/bin/${command}`, args, {
         encoding: "utf8",
+        stdio: ["pipe", "pipe", "pipe"],
         env: { ...process.env, PGHOST: fenced.postgres.host, PGPORT: String(fenced.postgres.port), PGUSER: "postgres" },
         ...(input === undefined ? {} : { input }),
       });

@@ -142,7 +142,8 @@ END $$;
 -- replica), D disabled, R only there.
 CREATE VIEW fence.protected AS
   SELECT t.tgrelid::pg_catalog.regclass AS "table",
-         pg_catalog.split_part(pg_catalog.encode(t.tgargs, 'escape'), '\000', 1)::integer AS job_id,
+         -- Null if it is no number: then the table belongs to no job, and fence.uncovered says so.
+         pg_catalog.substring(pg_catalog.split_part(pg_catalog.encode(t.tgargs, 'escape'), '\000', 1), '^[0-9]{1,9}$')::integer AS job_id,
          -- As bytes, because a name may have any character.
          pg_catalog.split_part(pg_catalog.encode(t.tgargs, 'escape'), '\000', 2) AS job_escaped,
          t.tgenabled AS enabled
@@ -248,6 +249,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, fence, pg_temp AS $$
     (c.relkind = 'f', 'it is a foreign table: protect it in its own database'),
     (c.relkind <> 'f' AND p.table IS NULL, 'it has no trigger of the fence: protect its topmost parent again'),
     (p.enabled IN ('D', 'R'), 'its trigger is disabled'),
+    (p.job_id IS NULL AND p.table IS NOT NULL, 'its trigger names no job: protect it again'),
     (p.job_id <> k.job_id, 'it is bound to another job than its parent or child'),
     (p.job_id = k.job_id AND p.job_escaped IS DISTINCT FROM encode(convert_to(j.name, getdatabaseencoding()), 'escape'),
       'its trigger names another job: it was loaded from another database; unprotect and protect it again'),
