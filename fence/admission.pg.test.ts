@@ -53,6 +53,19 @@ describe.each(postgresVersions().found)("admission of sessions on PostgreSQL %i"
     expect(await failure(job.admit(999_999, 1))).toMatchObject({ code: "LF003" });
   });
 
+  test("INV-13: a session cannot leave its job's register by being admitted to another job", async () => {
+    const client = await job.admit(jobId, 1);
+    const other = fenced.job(`test/admission-other-${count}`);
+    const { jobId: otherId } = await other.raise(1);
+    const admitThere = client.query(
+      `BEGIN READ WRITE; ${enterLockSql(otherId, 1)}; SELECT fence.admit_session(${otherId}, 1, 'uid-1'); COMMIT`,
+    );
+    expect(await failure(admitThere)).toMatchObject({ code: "LF021" });
+    await client.query("ROLLBACK; SELECT pg_advisory_lock(42)");
+    expect(await job.raise(2)).toMatchObject({ sessionsEnded: 1 });
+    expect((await admin.query("SELECT pg_try_advisory_xact_lock(42) AS free")).rows).toEqual([{ free: true }]);
+  });
+
   test("admission outside the gate is refused: a raise would not wait for it", async () => {
     const client = await fenced.connect();
     await client.query("SELECT fence.begin_session()");
@@ -132,6 +145,9 @@ describe.each(postgresVersions().found)("admission of sessions on PostgreSQL %i"
       "CREATE ROLE r LOGIN; GRANT INSERT ON ALL TABLES IN SCHEMA fence TO r",
       /write or maintain/,
     ],
+    ...(version < 16
+      ? ([["CREATEROLE", "CREATE ROLE r LOGIN CREATEROLE", /become any other role/]] as [string, string, RegExp][])
+      : []),
     ...(version >= 17
       ? ([["pg_maintain", "CREATE ROLE r LOGIN; GRANT pg_maintain TO r", /write or maintain/]] as [
           string,

@@ -118,6 +118,40 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     expect((await admin.query("SELECT count(*)::int AS n FROM invoice WHERE generation = -2")).rows[0].n).toBe(1);
   });
 
+  test("INV-13: an old session that holds the fence row itself is ended after the drain time", async () => {
+    const old = await job.admit(jobId, 1);
+    await old.query("BEGIN READ WRITE");
+    await old.query("SELECT id FROM fence.raise_begin($1, 2, 'me', 'x')", [job.identity(1).fenceName]);
+    expect(await job.raise(2, { drainMs: 200 })).toMatchObject({ generation: 2, sessionsEnded: 1 });
+  });
+
+  test("a raise that will be refused ends nobody's session while it waits for the fence row", async () => {
+    const old = await job.admit(jobId, 1);
+    await old.query("BEGIN READ WRITE");
+    await old.query("SELECT id FROM fence.raise_begin($1, 2, 'me', 'x')", [job.identity(1).fenceName]);
+    const refused = failure(job.raise(1, { holder: "uid-other", nonce: "n", drainMs: 100 }));
+    // Its drain time is over, and the second connection has looked around.
+    await until(
+      admin,
+      "SELECT count(*) = 2 FROM pg_stat_activity WHERE application_name LIKE 'fencedjob %' AND query ~ 'raise_begin|blockers'",
+    );
+    await old.query("ROLLBACK");
+    expect(await refused).toMatchObject({ code: "LF001" });
+    expect((await old.query("SELECT 1 AS alive")).rows).toEqual([{ alive: 1 }]);
+  });
+
+  test("INV-13: a role's own limits of time, shorter than the drain, do not end the raise", async () => {
+    const old = await job.admit(jobId, 1);
+    await old.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}`);
+    const limits = ["statement_timeout", "lock_timeout", ...(version >= 17 ? ["transaction_timeout"] : [])];
+    for (const limit of limits) await admin.query(`ALTER ROLE invoice_app SET ${limit} = '300ms'`);
+    try {
+      expect(await job.raise(2, { drainMs: 1_000 })).toMatchObject({ generation: 2, sessionsEnded: 1 });
+    } finally {
+      await admin.query("ALTER ROLE invoice_app RESET ALL");
+    }
+  });
+
   test("somebody outside the proxy who blocks the raise is named, nothing changes, and the raise works when they are gone", async () => {
     const outsider = await fenced.connectAdmin();
     await outsider.query("SET application_name = 'night backup'");

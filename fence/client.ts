@@ -74,6 +74,10 @@ const READ_MS_MAX = 5_000;
 const NOTICE_LOST_CLIENT = `DO $$BEGIN SET LOCAL client_connection_check_interval = 250;
   EXCEPTION WHEN invalid_parameter_value THEN NULL; END$$`;
 
+/** A role's own limit on transactions (PostgreSQL 17 on) must not be shorter than the drain; the raise bounds itself. */
+const NO_TRANSACTION_TIMEOUT = `DO $$BEGIN SET LOCAL transaction_timeout = 0;
+  EXCEPTION WHEN undefined_object THEN NULL; END$$`;
+
 /** Deadlock, serialization, "tuple concurrently updated", a unique index met by two raisers at once. */
 const TRANSIENT = new Set(["40P01", "40001", "XX000", "23505"]);
 
@@ -125,6 +129,8 @@ async function raiseOnce(
     run.connected = true;
     const pid = await begin(client, address, leftMs());
     const drain = new Drain(address, identity, { clock, signal, pid, sessionsEnded: run.sessionsEnded });
+    // Before the first lock: a session of an older generation can hold the fence row as well as its gate.
+    drain.start(options.drainMs);
     try {
       const begun = await client.query("SELECT id FROM fence.raise_begin($1, $2, $3, $4)", [
         identity.fenceName,
@@ -133,8 +139,6 @@ async function raiseOnce(
         options.nonce,
       ]);
       const jobId: number = begun.rows[0].id;
-      // Refused already if it had to be: from here on the older sessions are on borrowed time.
-      drain.start(jobId, options.drainMs);
       await closeBracket(client, jobId, clock, leftMs, signal);
       const { rows } = await client.query("SELECT * FROM fence.raise($1, $2, $3, $4, $5, $6)", [
         identity.fenceName,
@@ -178,6 +182,7 @@ async function begin(client: Client, address: DatabaseAddress, leftMs: number): 
        SET LOCAL statement_timeout = ${leftMs};
        SET LOCAL idle_in_transaction_session_timeout = ${leftMs + SERVER_FIRST_MS};
        ${NOTICE_LOST_CLIENT};
+       ${NO_TRANSACTION_TIMEOUT};
        SELECT pg_catalog.pg_backend_pid() AS pid, max(version) AS version FROM fence.schema_version`,
     )
     .catch((error: unknown) => {

@@ -50,9 +50,9 @@ export class Drain {
     this.#options = options;
   }
 
-  /** The raise waits from now on; older sessions may go on for `drainMs`. */
-  start(jobId: number, drainMs: number): void {
-    this.#running = this.#run(jobId, drainMs).catch((error: unknown) => {
+  /** The raise begins, and may wait already for the fence row; older sessions may go on for `drainMs`. */
+  start(drainMs: number): void {
+    this.#running = this.#run(drainMs).catch((error: unknown) => {
       if (!this.#stopped.signal.aborted) this.#trouble = error;
     });
   }
@@ -65,7 +65,7 @@ export class Drain {
     cancel();
   }
 
-  async #run(jobId: number, drainMs: number): Promise<void> {
+  async #run(drainMs: number): Promise<void> {
     const { clock, signal: outer } = this.#options;
     const alsoOuter = (inner: AbortSignal): AbortSignal => (outer ? AbortSignal.any([outer, inner]) : inner);
     const stopped = alsoOuter(this.#stopped.signal);
@@ -78,17 +78,23 @@ export class Drain {
          SET statement_timeout = ${STATEMENT_MS_MAX}; SET lock_timeout = ${STATEMENT_MS_MAX}`,
       );
       while (!stopped.aborted) {
-        await this.#look(client, jobId);
+        await this.#look(client);
         await clock.sleep(LOOK_MS, stopped);
       }
     });
   }
 
-  async #look(client: Client, jobId: number): Promise<void> {
-    // Again and again: while we wait for somebody else, an old client may come back in.
-    const ended = await client.query("SELECT fence.end_sessions($1, $2) AS ended", [jobId, this.#identity.generation]);
-    for (const session of ended.rows[0].ended) this.#options.sessionsEnded.add(session);
-    const { rows } = await client.query("SELECT * FROM fence.blockers($1, $2)", [this.#options.pid, jobId]);
+  async #look(client: Client): Promise<void> {
+    const { fenceName, generation } = this.#identity;
+    const job = await client.query("SELECT id, generation FROM fence.job WHERE name = $1", [fenceName]);
+    const [row] = job.rows;
+    // A raise that will be refused, because the fence is at its generation already, ends nobody's session.
+    if (row && Number(row.generation) < generation) {
+      // Again and again: while we wait for somebody else, an old client may come back in.
+      const ended = await client.query("SELECT fence.end_sessions($1, $2) AS ended", [row.id, generation]);
+      for (const session of ended.rows[0].ended) this.#options.sessionsEnded.add(session);
+    }
+    const { rows } = await client.query("SELECT * FROM fence.blockers($1, $2)", [this.#options.pid, row?.id ?? 0]);
     // Empty for an instant between two locks: keep the last that was seen.
     if (rows.length > 0) this.#blockers = rows;
   }
@@ -101,7 +107,7 @@ export class Drain {
     const more = this.#blockers.length - names.length;
     const [first] = this.#blockers;
     return new FenceError("LF004", {
-      message: `generation ${generation} of FencedJob "${fenceName}" cannot be raised: somebody outside the proxy blocks it`,
+      message: `generation ${generation} of FencedJob "${fenceName}" cannot be raised: somebody blocks it`,
       detail:
         names.length > 0
           ? `${names.join("; ")}${more > 0 ? `; and ${more} more` : ""}.`

@@ -100,10 +100,17 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
     ["  IF NOT EXISTS (\n    SELECT FROM pg_locks", "  IF false AND NOT EXISTS (\n    SELECT FROM pg_locks"],
   ],
   "a session is not registered": [
+    ["  ON CONFLICT (pid, backend_start) DO NOTHING", "  LIMIT 0 ON CONFLICT (pid, backend_start) DO NOTHING"],
+  ],
+  "a session can be registered for another job": [
+    ["AND (s.job_id, s.generation, s.holder) IS DISTINCT FROM (_job, _generation, _holder)", "AND false"],
     [
-      "  ON CONFLICT (pid, backend_start) DO UPDATE\n    SET",
-      "  LIMIT 0 ON CONFLICT (pid, backend_start) DO UPDATE\n    SET",
+      "ON CONFLICT (pid, backend_start) DO NOTHING",
+      "ON CONFLICT (pid, backend_start) DO UPDATE SET job_id = excluded.job_id, generation = excluded.generation, holder = excluded.holder",
     ],
+  ],
+  "a role that can become any other is admitted": [
+    ["OR (r.rolcreaterole AND current_setting('server_version_num')::int < 160000)", ""],
   ],
   "any role is admitted": [["IF _why IS NOT NULL THEN", "IF false THEN"]],
   "only the login role itself is looked at": [["AND pg_has_role(_login, r.oid, 'MEMBER')", "AND r.rolname = _login"]],

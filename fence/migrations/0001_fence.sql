@@ -108,12 +108,14 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, fence, pg_temp AS $$
   SELECT CASE
            WHEN r.rolsuper THEN 'a superuser'
            WHEN r.oid = t.relowner THEN 'the owner of the fence schema'
+           WHEN r.rolcreaterole THEN 'allowed to create roles, which before PostgreSQL 16 lets it become any other role'
            ELSE 'allowed to write or maintain every table (or this one), so it passes a closed gate'
          END || CASE WHEN r.rolname = _login THEN '' ELSE format(' (through role "%s")', r.rolname) END
   FROM pg_roles r, pg_class t
   WHERE t.oid = 'fence.never'::regclass
     AND pg_has_role(_login, r.oid, 'MEMBER')
     AND (r.rolsuper OR r.oid = t.relowner
+      OR (r.rolcreaterole AND current_setting('server_version_num')::int < 160000)
       OR has_table_privilege(r.oid, t.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'
            || CASE WHEN current_setting('server_version_num')::int >= 170000 THEN ', MAINTAIN' ELSE '' END))
   ORDER BY r.rolsuper DESC, r.oid = t.relowner DESC, r.rolname = _login DESC, r.rolname

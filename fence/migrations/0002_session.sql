@@ -93,13 +93,22 @@ BEGIN
       format('Run, as an administrator: GRANT %I TO %I; or fencedjob db role --database-url … --name %s',
         session_user, current_user, session_user));
   END IF;
+  -- A session belongs to one job, generation and holder for its whole life: registered for another, the raise of its own
+  -- job would not find it (INV-13).
+  IF EXISTS (
+    SELECT FROM fence.session s JOIN pg_stat_activity a ON a.pid = s.pid AND a.backend_start = s.backend_start
+    WHERE s.pid = pg_backend_pid() AND (s.job_id, s.generation, s.holder) IS DISTINCT FROM (_job, _generation, _holder)
+  ) THEN
+    PERFORM fence.refuse('LF021', 'this session was admitted for another job or generation',
+      'A session of the server belongs to one generation of one job, so that the raise of the next one can end it.',
+      'Open another connection for the other job.');
+  END IF;
   -- Never wait for a synchronous standby to register a session.
   PERFORM set_config('synchronous_commit', 'local', true);
   PERFORM fence.forget_ended_sessions(_job);
   INSERT INTO fence.session (pid, backend_start, job_id, generation, holder)
   SELECT a.pid, a.backend_start, _job, _generation, _holder FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
-  ON CONFLICT (pid, backend_start) DO UPDATE
-    SET job_id = excluded.job_id, generation = excluded.generation, holder = excluded.holder;
+  ON CONFLICT (pid, backend_start) DO NOTHING;
 END $$;
 
 -- Ends every registered session of generations older than this one, and waits a moment for them to be gone. Returns
