@@ -3,9 +3,9 @@ import { execFile } from "node:child_process";
 import { join } from "node:path";
 import type { Client } from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type ProxyOfTest, startFencedProxy } from "../sidecar/wire/fixture.ts";
 import { type Fenced, failure, startFenced } from "../testing/fenced.ts";
 import { postgresVersions } from "../testing/postgres.ts";
+import { type ProxyOfTest, startFencedProxy } from "../testing/proxy.ts";
 
 describe.each(postgresVersions().found.filter((version) => version === 15 || version === 18))(
   "protected tables from outside on PostgreSQL %i",

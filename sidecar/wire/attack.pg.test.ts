@@ -7,7 +7,8 @@ import fc from "fast-check";
 import type pg from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
-import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { RawClient } from "../../testing/rawclient.ts";
 import { lex } from "./lexer.ts";
 import {
   bind,
@@ -23,7 +24,6 @@ import {
   query,
   sync,
 } from "./messages.ts";
-import { RawClient } from "./rawclient.ts";
 
 const INSERT = "INSERT INTO w (note) VALUES ($$x$$)";
 const run = (sql: string, name = ""): Buffer[] => [parse(name, sql), bind("", name), execute("")];

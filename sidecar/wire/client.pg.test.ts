@@ -4,10 +4,10 @@ import { connect } from "node:net";
 import type pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Failure, type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
+import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { RawClient } from "../../testing/rawclient.ts";
 import { cancelRequest } from "./cancel.ts";
-import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
 import { bind, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
-import { RawClient } from "./rawclient.ts";
 
 const MIB = 1024 * 1024;
 

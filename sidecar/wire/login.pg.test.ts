@@ -8,7 +8,7 @@ import type { DatabaseAddress } from "../../fence/database.ts";
 import { makeRole } from "../../fence/role.ts";
 import { type Failure, type Fenced, failure, startFenced } from "../../testing/fenced.ts";
 import { freePort } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 
 const NOBODY = 65534;
 

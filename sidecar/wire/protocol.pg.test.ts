@@ -2,7 +2,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, startFenced } from "../../testing/fenced.ts";
 import { postgresVersions } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { RawClient } from "../../testing/rawclient.ts";
 import {
   bind,
   closePortal,
@@ -19,7 +20,6 @@ import {
   query,
   sync,
 } from "./messages.ts";
-import { RawClient } from "./rawclient.ts";
 
 const describeStatement = (name: string): Buffer => message(FRONT.describe, cstring(`S${name}`));
 const describePortal = (name: string): Buffer => message(FRONT.describe, cstring(`P${name}`));

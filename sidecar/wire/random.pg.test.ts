@@ -2,9 +2,9 @@
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, startFenced } from "../../testing/fenced.ts";
-import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { RawClient } from "../../testing/rawclient.ts";
 import { bind, copyData, copyDone, cstring, execute, FRONT, flush, message, parse, query, sync } from "./messages.ts";
-import { RawClient } from "./rawclient.ts";
 
 const RUNS = Number(process.env.WIRE_RANDOM_RUNS ?? 60);
 

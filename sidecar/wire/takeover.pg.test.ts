@@ -4,9 +4,9 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest"
 import { Permit } from "../../lease/permit.ts";
 import { systemClock } from "../../platform/clock.ts";
 import { type Failure, type Fenced, failure, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
-import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { RawClient } from "../../testing/rawclient.ts";
 import { bind, copyData, copyDone, execute, flush, parse, query, sync } from "./messages.ts";
-import { RawClient } from "./rawclient.ts";
 
 const ISOLATION = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 

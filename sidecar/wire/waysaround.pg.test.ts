@@ -5,9 +5,9 @@
 import type pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, startFenced } from "../../testing/fenced.ts";
-import { type ProxyOfTest, startFencedProxy } from "./fixture.ts";
+import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { RawClient } from "../../testing/rawclient.ts";
 import { bind, execute, parse, query, sync } from "./messages.ts";
-import { RawClient } from "./rawclient.ts";
 
 const INSERT = "INSERT INTO w (note) VALUES ('x')";
 const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];

@@ -1,13 +1,13 @@
 /** For tests: a proxy of one generation in front of a server with the fence schema. */
 import pg from "pg";
-import type { DatabaseAddress } from "../../fence/database.ts";
-import { Permit } from "../../lease/permit.ts";
-import { systemClock } from "../../platform/clock.ts";
-import { silentLogger } from "../../platform/log.ts";
-import { systemRandom } from "../../platform/random.ts";
-import type { JobOfTest } from "../../testing/fenced.ts";
-import { type ProxyConfig, type RunningProxy, startProxy } from "./proxy.ts";
-import { fenceVerdict } from "./verdict.ts";
+import type { DatabaseAddress } from "../fence/database.ts";
+import { Permit } from "../lease/permit.ts";
+import { systemClock } from "../platform/clock.ts";
+import { silentLogger } from "../platform/log.ts";
+import { systemRandom } from "../platform/random.ts";
+import { type ProxyConfig, type RunningProxy, startProxy } from "../sidecar/wire/proxy.ts";
+import { fenceVerdict } from "../sidecar/wire/verdict.ts";
+import type { JobOfTest } from "./fenced.ts";
 
 export interface ProxyOfTest {
   readonly proxy: RunningProxy;

@@ -1,7 +1,7 @@
 /** For tests: a client that sends exactly the bytes it is given and notes every message that comes back. */
 import { connect, type Socket } from "node:net";
-import { type Action, DROP, Framer, type MessageHandler } from "./framer.ts";
-import { BACK, cstring, errorFields, message } from "./messages.ts";
+import { type Action, DROP, Framer, type MessageHandler } from "../sidecar/wire/framer.ts";
+import { BACK, cstring, errorFields, message } from "../sidecar/wire/messages.ts";
 
 export interface RawOptions {
   readonly host?: string;
