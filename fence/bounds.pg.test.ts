@@ -125,20 +125,27 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     expect(await job.raise(2, { drainMs: 200 })).toMatchObject({ generation: 2, sessionsEnded: 1 });
   });
 
-  test("a raise that will be refused ends nobody's session while it waits for the fence row", async () => {
-    const old = await job.admit(jobId, 1);
-    await old.query("BEGIN READ WRITE");
-    await old.query("SELECT id FROM fence.raise_begin($1, 2, 'me', 'x')", [job.identity(1).fenceName]);
-    const refused = failure(job.raise(1, { holder: "uid-other", nonce: "n", drainMs: 100 }));
-    // Its drain time is over, and the second connection has looked around.
-    await until(
-      admin,
-      "SELECT count(*) = 2 FROM pg_stat_activity WHERE application_name LIKE 'fencedjob %' AND query ~ 'raise_begin|blockers'",
-    );
-    await old.query("ROLLBACK");
-    expect(await refused).toMatchObject({ code: "LF001" });
-    expect((await old.query("SELECT 1 AS alive")).rows).toEqual([{ alive: 1 }]);
-  });
+  test.each([
+    ["INV-2: an equal generation", 1, "uid-other"],
+    ["INV-7: a pod that has raised before", 2, "uid-1"],
+    ["an absurd number", 5_000_000, "uid-other"],
+  ])(
+    "a raise that will be refused ends nobody's session while it waits for the fence row: %s",
+    async (_what, generation, holder) => {
+      const old = await job.admit(jobId, 1);
+      await old.query("BEGIN READ WRITE");
+      await old.query("SELECT id FROM fence.raise_begin($1, 2, 'me', 'x')", [job.identity(1).fenceName]);
+      const refused = failure(job.raise(generation, { holder, nonce: "n", drainMs: 100 }));
+      // Its drain time is over, and the second connection has looked around.
+      await until(
+        admin,
+        "SELECT count(*) = 2 FROM pg_stat_activity WHERE application_name LIKE 'fencedjob %' AND query ~ 'raise_begin|blockers'",
+      );
+      await old.query("ROLLBACK");
+      expect(await refused).toMatchObject({ code: "LF001" });
+      expect((await old.query("SELECT 1 AS alive")).rows).toEqual([{ alive: 1 }]);
+    },
+  );
 
   test("INV-13: a role's own limits of time, shorter than the drain, do not end the raise", async () => {
     const old = await job.admit(jobId, 1);

@@ -26,6 +26,14 @@ interface Blocker {
   readonly prepared: string | null;
 }
 
+/**
+ * The refusals of `fence.raise_begin`, looked at without its lock: a raise that will be refused (INV-1, INV-2, INV-7) must
+ * not end the sessions of the owner while it waits.
+ */
+const JOB_SQL = `SELECT j.id, j.generation < $2::bigint AND $2::bigint - j.generation <= 1000000
+    AND NOT EXISTS (SELECT FROM fence.claim c WHERE c.job_id = j.id AND c.holder = $3) AS will_be_raised
+  FROM fence.job j WHERE j.name = $1`;
+
 const LOOK_MS = 50;
 const LAST_LOOK_MS_MAX = 1000;
 const CONNECTION_MS_MAX = 60_000;
@@ -85,16 +93,15 @@ export class Drain {
   }
 
   async #look(client: Client): Promise<void> {
-    const { fenceName, generation } = this.#identity;
-    const job = await client.query("SELECT id, generation FROM fence.job WHERE name = $1", [fenceName]);
-    const [row] = job.rows;
-    // A raise that will be refused, because the fence is at its generation already, ends nobody's session.
-    if (row && Number(row.generation) < generation) {
+    const { fenceName, generation, holder } = this.#identity;
+    const { rows: jobs } = await client.query(JOB_SQL, [fenceName, generation, holder]);
+    const [job] = jobs;
+    if (job?.will_be_raised) {
       // Again and again: while we wait for somebody else, an old client may come back in.
-      const ended = await client.query("SELECT fence.end_sessions($1, $2) AS ended", [row.id, generation]);
+      const ended = await client.query("SELECT fence.end_sessions($1, $2) AS ended", [job.id, generation]);
       for (const session of ended.rows[0].ended) this.#options.sessionsEnded.add(session);
     }
-    const { rows } = await client.query("SELECT * FROM fence.blockers($1, $2)", [this.#options.pid, row?.id ?? 0]);
+    const { rows } = await client.query("SELECT * FROM fence.blockers($1, $2)", [this.#options.pid, job?.id ?? 0]);
     // Empty for an instant between two locks: keep the last that was seen.
     if (rows.length > 0) this.#blockers = rows;
   }
