@@ -5,6 +5,8 @@ export interface CommandOptions {
   readonly cwd?: string;
   readonly env?: Readonly<Record<string, string>>;
   readonly timeoutMs: number;
+  /** With the whole environment of this process: for programs that build or download. */
+  readonly inherit?: boolean;
   /** Answers a line of the program's output with a line of input. */
   readonly answer?: (line: string) => Promise<string | undefined>;
 }
@@ -25,7 +27,7 @@ export function command(program: string, args: readonly string[], options: Comma
   return new Promise((resolve, reject) => {
     const child = spawn(program, args, {
       ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
-      env: { PATH, HOME, LC_ALL: "C.UTF-8", ...Object.fromEntries(go), ...options.env },
+      env: options.inherit ? process.env : { PATH, HOME, LC_ALL: "C.UTF-8", ...Object.fromEntries(go), ...options.env },
       stdio: [options.answer ? "pipe" : "ignore", "pipe", "pipe"],
       timeout: options.timeoutMs,
       killSignal: "SIGKILL",

@@ -2,7 +2,7 @@
  * The test suites of pgx and lib/pq, as their Go modules carry them: copied out of the module cache into a temporary
  * directory, run by `go test -json` direct and through the proxy, compared test by test.
  */
-import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Arena, type Side, startArena } from "./arena.ts";
@@ -69,7 +69,7 @@ export function goMissing(): string | null {
   return found ? null : "Go is not installed";
 }
 
-/** Outcomes (pass, fail, skip) by test, of both sides. */
+/** Outcomes (pass, fail, skip) by test, of both sides; the whole output stays in the temporary directory. */
 export async function runGoSuite(
   suite: GoSuite,
   version: Arena["version"],
@@ -106,10 +106,12 @@ async function sourcesOf({ module, moduleVersion }: GoSuite): Promise<string> {
 }
 
 async function goTest(suite: GoSuite, cwd: string, side: Side): Promise<Outcomes> {
-  // One package after the other: some of their tests look at what the whole server does.
-  const args = ["test", "-json", "-count=1", "-p=1", `-timeout=${GO_TEST_MS_MAX / 1000}s`, "./..."];
+  // One after the other: some of their tests look at what the whole server does, others time out after 100 ms.
+  const args = ["test", "-json", "-count=1", "-p=1", "-parallel=1", `-timeout=${GO_TEST_MS_MAX / 1000}s`, "./..."];
   const env = { ...suite.environment(side), GOFLAGS: "-mod=mod -buildvcs=false" };
   const { stdout, stderr } = await command("go", args, { cwd, env, timeoutMs: GO_TEST_MS_MAX + 60_000 });
+  const log = join(tmpdir(), `fencedjob-conformance-${suite.name.replaceAll(/\W/g, "")}-${side.name}.log`);
+  writeFileSync(log, `${stdout}\n${stderr}`);
   const outcomes = outcomesOf(stdout);
   if (outcomes.size === 0) throw new Error(`go test of ${suite.name} ran nothing: ${stderr.slice(-2_000)}`);
   return outcomes;

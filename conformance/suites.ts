@@ -3,6 +3,7 @@ import type { PostgresVersion } from "../testing/postgres.ts";
 import { type Arena, startArena } from "./arena.ts";
 import { CORPUS_DATABASE, corpusMissing, firstDifference, runCorpus } from "./corpus.ts";
 import { explain } from "./differences.ts";
+import { type Driver, drivers, runDriver } from "./drivers.ts";
 import { goMissing, goSuites, runGoSuite } from "./gosuites.ts";
 import { pgbenchMissing, runPgbench } from "./pgbench.ts";
 import { compare, type Outcomes, type SuiteResult } from "./results.ts";
@@ -65,4 +66,15 @@ const pgbench: Suite = {
   },
 };
 
-export const suites: readonly Suite[] = [...goSuites.map(goSuite), pgbench, corpus];
+const driverSuite = (driver: Driver): Suite => ({
+  name: driver.name,
+  what: `scenarios of ${driver.what}; the last ones as a generation that is over`,
+  missing: () => driver.missing(),
+  run: async (postgres) => {
+    const run = (arena: Arena): Promise<Sides> => runDriver(driver, arena);
+    const { direct, proxied } = await inArena(postgres, { database: "driver", role: "driver_app" }, run);
+    return compare({ suite: driver.name, postgres }, direct, proxied, explain, () => "scenario");
+  },
+});
+
+export const suites: readonly Suite[] = [...goSuites.map(goSuite), pgbench, corpus, ...drivers.map(driverSuite)];

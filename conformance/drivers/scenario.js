@@ -1,0 +1,44 @@
+/** Runs the scenarios of a JavaScript driver; see scenarios.md. */
+import { createInterface } from "node:readline";
+
+const { PGHOST, PGPORT, PGUSER, PGDATABASE } = process.env;
+export const address = { host: PGHOST, port: Number(PGPORT), user: PGUSER, password: "x", database: PGDATABASE };
+export const url = `postgres://${PGUSER}:x@${PGHOST}:${PGPORT}/${PGDATABASE}`;
+export const isStale = process.argv[2] === "stale";
+
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+
+function said(error) {
+  const cause = error.parent ?? error.cause ?? error.driverError ?? error;
+  return `${error.constructor.name} ${cause.code} ${String(cause.message).split("\n")[0]}`;
+}
+
+export async function run(scenario, work) {
+  let outcome;
+  try {
+    outcome = JSON.stringify(await work()) ?? "undefined";
+  } catch (error) {
+    outcome = said(error);
+  }
+  console.log(JSON.stringify({ scenario, outcome }));
+}
+
+export async function raiseFence() {
+  console.log(JSON.stringify({ raise: true }));
+  await lines.next();
+}
+
+/** Outcome of a promise that should fail. */
+export async function failureOf(promise) {
+  try {
+    return { succeeded: await promise };
+  } catch (error) {
+    return said(error);
+  }
+}
+
+export async function main(scenarios, stale) {
+  if (isStale) await stale();
+  else for (const [name, work] of Object.entries(scenarios)) await run(name, work);
+  process.exit(0);
+}
