@@ -104,14 +104,14 @@ export async function runDriver(driver: Driver, arena: Arena): Promise<{ direct:
   try {
     cpSync(DRIVERS, directory, { recursive: true });
     const { program, args } = await driver.prepare(directory);
-    const sides: Outcomes[] = [];
+    const sides: Map<string, string>[] = [];
     for (const side of [arena.direct, arena.proxied]) {
       await arena.reset();
       const { outcomes, ended } = await runProgram(program, args, side, async () => "");
       if (ended.code !== 0) outcomes.set("(the program's end)", `exit ${ended.code}: ${ended.stderr.slice(-400)}`);
       sides.push(outcomes);
     }
-    const [direct = new Map(), proxied = new Map()] = sides;
+    const [direct = new Map<string, string>(), proxied = new Map<string, string>()] = sides;
     // Direct has no generation that could end; there it is only wanted that the proxied one is refused.
     for (const [scenario, outcome] of await runStale(program, args, arena)) {
       direct.set(scenario, "refused with LF001");

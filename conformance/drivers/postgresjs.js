@@ -75,7 +75,10 @@ const scenarios = {
   },
   "a cursor left early": async () => {
     let seen = 0;
-    for await (const [row] of sql`SELECT generate_series(1, 1000) AS i`.cursor()) if ((seen = row.i) === 3) break;
+    for await (const [row] of sql`SELECT generate_series(1, 1000) AS i`.cursor()) {
+      seen = row.i;
+      if (seen === 3) break;
+    }
     return [seen, await sql`SELECT 1 AS one`];
   },
   forEach: async () => {
