@@ -3,7 +3,7 @@
  *
  * Invariants: a generation is reserved in the plan's status before its Lease action may run (INV-8); completion,
  * failure and progress count from the owner in force only (INV-9); a pod is granted at most once (INV-7).
- * Not responsible for: writing. `apply.ts` writes the status first, conditional on its version, and acts after it.
+ * Not responsible for: writing. `reconciler.ts` writes the status first, conditional on its version, and acts after it.
  */
 import { type LeaseTiming, overdueMs } from "../lease/timing.ts";
 import { wallMsOf } from "../platform/clock.ts";

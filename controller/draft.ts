@@ -56,10 +56,6 @@ export class Draft {
     return this.snapshot.status.conditions.find((condition) => condition.type === type)?.reason;
   }
 
-  messageBefore(type: keyof Conditions): string | undefined {
-    return this.snapshot.status.conditions.find((condition) => condition.type === type)?.message;
-  }
-
   lookAgainIn(ms: number): void {
     this.#requeueAfterMs = Math.min(this.#requeueAfterMs, Math.max(0, ms));
   }

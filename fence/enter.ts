@@ -9,10 +9,10 @@ import type { FenceCode } from "./codes.ts";
 import type { FenceIdentity } from "./database.ts";
 
 /** First key of the advisory locks (`integer, integer`) of brackets; the second is the job's id. */
-export const BRACKET_LOCK_CLASS = 1_279_673_923;
+const BRACKET_LOCK_CLASS = 1_279_673_923;
 
 /** Name of the gate table, qualified. */
-export function gateName(jobId: number, generation: number): string {
+function gateName(jobId: number, generation: number): string {
   if (!Number.isSafeInteger(jobId) || jobId < 1) throw new RangeError(`not a job id: ${jobId}`);
   if (!Number.isSafeInteger(generation) || generation < 1) throw new RangeError(`not a generation: ${generation}`);
   return `fence.gate_${jobId}_${generation}`;

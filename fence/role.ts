@@ -69,7 +69,7 @@ async function refuseUnfenceable(client: Client, name: string): Promise<void> {
 }
 
 /** What PostgreSQL stores for SCRAM-SHA-256, so that the password itself is in no statement and in no log. */
-export function scramVerifier(password: string, random: Random): string {
+function scramVerifier(password: string, random: Random): string {
   const salt = random.bytes(16);
   const salted = pbkdf2Sync(password.normalize("NFKC"), salt, SCRAM_ITERATIONS, 32, "sha256");
   const key = (label: string): Buffer => createHmac("sha256", salted).update(label).digest();

@@ -7,7 +7,7 @@ import type { Wall } from "../platform/clock.ts";
 import { microTime, nextMicroTime } from "./time.ts";
 
 export const GENERATION_ANNOTATION = "fencedjob.dev/generation";
-export const HOLDER_POD_ANNOTATION = "fencedjob.dev/holder-pod";
+const HOLDER_POD_ANNOTATION = "fencedjob.dev/holder-pod";
 export const REPORT_ANNOTATION = "fencedjob.dev/report";
 
 /** An int32 at the API server: one more, after somebody's edit, would be refused for ever. */

@@ -12,14 +12,14 @@ export const KIND = "FencedJob";
 export const PLURAL = "fencedjobs";
 
 /** Pods are named `<job>-<attempt>` and carry the job's name as a label: 63 characters in all (E11). */
-export const JOB_NAME_LENGTH_MAX = 52;
+const JOB_NAME_LENGTH_MAX = 52;
 
 /** Where the kubelet asks whether the application may start. */
 export const SIDECAR_HTTP_PORT = 8433;
 
 const seconds = (min: number, max: number) => z.int().min(min).max(max);
 
-export const leaseSpec = z
+const leaseSpec = z
   .object({
     durationSeconds: seconds(3, 600)
       .default(10)

@@ -5,7 +5,7 @@ import type { JobMeta } from "./spec.ts";
 const time = z.iso.datetime().describe("Wall time, for people.");
 const generation = z.int().min(1).max(Number.MAX_SAFE_INTEGER);
 
-export const conditionSchema = z.object({
+const conditionSchema = z.object({
   type: z.string(),
   status: z.enum(["True", "False", "Unknown"]),
   reason: z.string(),
@@ -14,7 +14,7 @@ export const conditionSchema = z.object({
   observedGeneration: z.int(),
 });
 
-export const ownerSchema = z.object({
+const ownerSchema = z.object({
   pod: z.string(),
   uid: z.string(),
   node: z.string().optional(),
@@ -26,9 +26,9 @@ export const ownerSchema = z.object({
     .describe("The Lease that was seen to name this grant; absent while it is being written."),
 });
 
-export const fenceSchema = z.object({ database: z.string(), generation, incarnation: z.string() });
+const fenceSchema = z.object({ database: z.string(), generation, incarnation: z.string() });
 
-export const historySchema = z.object({
+const historySchema = z.object({
   generation,
   pod: z.string(),
   uid: z.string(),
@@ -65,7 +65,6 @@ export const fencedJobStatus = z.object({
 
 export type Condition = z.infer<typeof conditionSchema>;
 export type Owner = z.infer<typeof ownerSchema>;
-export type HistoryEntry = z.infer<typeof historySchema>;
 export type FencedJobStatus = z.infer<typeof fencedJobStatus>;
 
 export const HISTORY_MAX = 10;
