@@ -2,12 +2,13 @@
 # registries they install or build themselves; what is slow is kept in a cache outside of this directory.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo down test check generate
+.PHONY: help demo down test check generate conformance
 
 help:
 	@echo "make demo      a paused owner cannot damage its successor's work: the story on a real cluster"
 	@echo "make down      remove everything that the demo started"
 	@echo "make test      run everything that can run on this machine"
+	@echo "make conformance  suites of PostgreSQL's clients, direct against through the proxy (20 minutes; needs Go and a JDK)"
 	@echo "make check     lint, format, types and generated files only"
 	@echo "make generate  write the CRD, the chart's copy of it and the references from the source"
 
@@ -22,6 +23,9 @@ test: node_modules/.installed
 
 check: node_modules/.installed
 	@npm run -s check
+
+conformance: node_modules/.installed
+	@npm run -s conformance
 
 generate: node_modules/.installed
 	@npm run -s generate

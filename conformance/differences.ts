@@ -52,6 +52,12 @@ const expected: readonly Expected[] = [
       "The driver's limit: lib/pq (driver.ErrBadConn) and postgres.js (CONNECTION_CLOSED) give their own error for a FATAL one that ends the connection, against PostgreSQL itself as well. It is an exception, never a success, and a new connection says LF001.",
   },
   {
+    suite: /^ORMs$/,
+    check: /^drizzle: commit of a stale generation$/,
+    reason:
+      "The library's limit: when COMMIT fails, Drizzle sends a ROLLBACK and throws that one's error (the connection has ended) in its place. It is an exception, never a success.",
+  },
+  {
     suite: /^psycopg2$/,
     check: /^(commit of a stale generation|write on an idle stale session)$/,
     reason:

@@ -1,0 +1,35 @@
+-- One error of each class, with its SQLSTATE.
+\set VERBOSITY verbose
+SELECT 1/0;
+SELECT 'x'::int;
+SELECT 99999999999::int;
+SELECT substring('a' FROM 1 FOR -1);
+SELECT ''::date;
+SELECT E'\xc3';
+SELECT '{'::json;
+SELECT regexp_match('a', '(');
+SELECT log(0);
+SELECT ARRAY[1,2] + 1;
+SELECT * FROM nosuch;
+SELECT nosuch();
+SELECT 1 AS a ORDER BY b;
+SELECT a.b FROM (SELECT 1) a;
+SELECT count(*) OVER () FROM pg_class WHERE count(*) > 1;
+SELECT x FROM (SELECT 1 AS x, 2 AS x) s;
+CREATE TABLE t (i int NOT NULL UNIQUE CHECK (i > 0));
+INSERT INTO t VALUES (NULL); INSERT INTO t VALUES (-1); INSERT INTO t VALUES (1), (1);
+CREATE TABLE t (i int);
+ALTER TABLE t ADD COLUMN i int;
+DROP TYPE int4;
+CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM f(); END $$;
+SET max_stack_depth = '100kB';
+SELECT set_config('nosuch_setting', 'x', false);
+FETCH 1 FROM nosuch;
+EXECUTE nosuch;
+ROLLBACK TO nosuch;
+DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pretended'; END $$;
+DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'deadlock_detected'; END $$;
+DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'LF001', MESSAGE = 'pretended by the application'; END $$;
+SELECT pg_terminate_backend(0);
+SELECT lo_open(1, 0);
+GRANT postgres TO CURRENT_USER;
