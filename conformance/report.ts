@@ -1,6 +1,7 @@
 /** docs/conformance.md, from the results of every suite that has run. */
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { explain } from "./differences.ts";
 import type { Difference, SuiteResult } from "./results.ts";
 import type { Suite } from "./suites.ts";
 
@@ -16,9 +17,15 @@ function readResults(suites: readonly Suite[]): SuiteResult[] {
   const order = (suite: string): number => suites.findIndex(({ name }) => name === suite);
   return readdirSync(RESULTS)
     .filter((file) => file.endsWith(".json"))
-    .map((file) => JSON.parse(readFileSync(join(RESULTS, file), "utf8")) as SuiteResult)
+    .map((file) => explained(JSON.parse(readFileSync(join(RESULTS, file), "utf8")) as SuiteResult))
     .filter(({ suite }) => order(suite) >= 0)
     .sort((a, b) => order(a.suite) - order(b.suite) || a.postgres - b.postgres);
+}
+
+/** Reasons are those of today's table: a better word for one needs no new run. */
+function explained(result: SuiteResult): SuiteResult {
+  const differences = result.differences.map((one) => ({ ...one, reason: explain(result.suite, one.check) }));
+  return { ...result, differences };
 }
 
 function report(suites: readonly Suite[], results: readonly SuiteResult[]): string {
