@@ -2,6 +2,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { oldestAndNewest } from "../testing/postgres.ts";
 import { type Arena, startArena } from "./arena.ts";
 import { CORPUS_DATABASE, corpusMissing, corpusScripts, runScript } from "./corpus.ts";
 import { explain } from "./differences.ts";
@@ -9,7 +10,7 @@ import { explain } from "./differences.ts";
 const why = corpusMissing();
 if (why) console.warn(`skipped: ${why}`);
 
-describe.skipIf(why).each([15, 18] as const)("PostgreSQL %i", (version) => {
+describe.skipIf(why).each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let arena: Arena;
 
   beforeAll(async () => {

@@ -6,6 +6,7 @@ import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { corpusMissing } from "../conformance/corpus.ts";
 import { apiServerPrograms, build } from "../e2e/cluster/build.ts";
 import { down, isUp } from "../e2e/cluster/localnode.ts";
 import { chooseProvider, requireGo } from "../e2e/cluster/prerequisites.ts";
@@ -62,6 +63,8 @@ async function main(): Promise<void> {
   for (const { version, why } of postgresVersions().missing) {
     total.skipped.push({ name: `PostgreSQL ${version}`, why });
   }
+  const corpus = corpusMissing();
+  if (corpus !== null) total.skipped.push({ name: "the corpus of psql scripts", why: corpus });
   for (const step of steps.filter(({ name }) => !wanted.length || wanted.includes(name))) await runStep(step);
   if (!wasUp && isUp()) await down(say);
   rmSync(scratch, { recursive: true, force: true });

@@ -52,6 +52,11 @@ export function postgresVersions(): { found: PostgresVersion[]; missing: { versi
   return { found, missing };
 }
 
+/** The oldest and the newest supported version, as far as they are here: for tests that need not run on each. */
+export function oldestAndNewest(): PostgresVersion[] {
+  return postgresVersions().found.filter((version) => version === 15 || version === 18);
+}
+
 function installDir(version: PostgresVersion): string {
   return version === 15 ? "/usr/lib/postgresql/15" : join(root, "node_modules", `pg${version}`, "native");
 }
