@@ -7,7 +7,7 @@
  */
 import { isFenceCode } from "../../fence/codes.ts";
 import type { Core } from "./core.ts";
-import { errorBytes, lostError } from "./errors.ts";
+import { encodingRefused, errorBytes, lostError } from "./errors.ts";
 import { type Action, DROP, Framer, HOLD, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
 import type { Front } from "./front.ts";
 import {
@@ -19,8 +19,10 @@ import {
   FAILED,
   IDLE,
   parameterStatus,
+  sync,
 } from "./messages.ts";
 import * as reply from "./replies.ts";
+import { isUnreadable } from "./startup.ts";
 import { isLoss, type Verdict } from "./verdict.ts";
 
 /** Errors and settings that are read as a whole; an error beyond it passes as it is. */
@@ -28,8 +30,6 @@ const WHOLE_BYTES_MAX = 1024 * 1024;
 
 /** Errors that our own statements may meet without any doubt about ownership: cancel, lock timeout, deadlock, … */
 const NOT_ABOUT_OWNERSHIP = new Set(["57014", "55P03", "40P01", "25P02", "25001", "53100", "53200", "53300", "54001"]);
-
-const WIDE_TRAIL_ENCODINGS = new Set(["SJIS", "SHIFT_JIS_2004", "BIG5", "GBK", "UHC", "GB18030", "JOHAB"]);
 
 export class Back implements MessageHandler {
   readonly framer: Framer;
@@ -89,7 +89,7 @@ export class Back implements MessageHandler {
         if (reply.kindOf(core.replies.head()) === reply.EXECUTE) core.replies.shift();
         return PASS;
       case BACK.copyIn:
-        if (reply.kindOf(core.replies.head()) === reply.EXECUTE) core.copyIn = !core.replies.enterCopyIn();
+        this.#copyInBegins();
         return PASS;
       case BACK.error:
         return this.#error(bytes, start, end, total);
@@ -102,6 +102,24 @@ export class Back implements MessageHandler {
       default:
         return PASS;
     }
+  }
+
+  #copyInBegins(): void {
+    const core = this.#core;
+    const { replies } = core;
+    if (reply.kindOf(replies.head()) === reply.QUERY) {
+      if (core.copyEndsAhead > 0) core.copyEndsAhead--;
+      else core.copyInSimple = true;
+      this.#front.framer.resume();
+      return;
+    }
+    if (reply.kindOf(replies.head()) !== reply.EXECUTE) return;
+    const before = replies.readies;
+    core.copyIn = !replies.enterCopyIn();
+    if (before === 0 || replies.readies > 0) return;
+    // The client's Sync is ignored: its group goes on, and what waited behind that Sync is part of it.
+    core.inGroup = true;
+    this.#front.framer.resume();
   }
 
   #completes(kind: number): Action {
@@ -156,7 +174,6 @@ export class Back implements MessageHandler {
       core.names.clear();
       core.prepared = false;
     } else if (tag === "DEALLOCATE") {
-      core.names.doubt();
       core.prepared = false;
     }
   }
@@ -235,6 +252,9 @@ export class Back implements MessageHandler {
   /** After an error: what the server will not answer any more. */
   #failed(): void {
     const core = this.#core;
+    core.hasFailed = true;
+    core.copyInSimple = false;
+    const entering = this.#fromEntering();
     const head = reply.kindOf(core.replies.head());
     if (head === reply.QUERY || head === reply.FUNCTION) {
       // The rest of the text is not run; the transaction status follows in ReadyForQuery.
@@ -245,7 +265,19 @@ export class Back implements MessageHandler {
     core.names.failed();
     // The skipped requests may have been those that prepare the proxy's own statements.
     if (core.replies.own > 0) core.prepared = false;
-    if (core.replies.length > 0 && !core.replies.dropUntilSync()) core.discarding = !core.dropping;
+    if (core.replies.length === 0 || core.replies.dropUntilSync()) return;
+    core.query = undefined;
+    const entersFunction = entering && core.entersFunction;
+    core.entersFunction = false;
+    if (entersFunction) {
+      // The server skips the FunctionCall and would wait for a Sync; the client waits for its ReadyForQuery.
+      const bytes = sync();
+      core.host.toServer.push(bytes, 0, bytes.length);
+      core.replies.push(reply.SYNC);
+      return;
+    }
+    core.discarding = !core.dropping;
+    this.#front.framer.resume();
   }
 
   #fatal(bytes: Buffer, start: number, end: number, fields: ErrorFields): Action {
@@ -317,11 +349,19 @@ export class Back implements MessageHandler {
         core.standardStrings = value === "on";
         return PASS;
       case "client_encoding":
-        core.wideTrail = WIDE_TRAIL_ENCODINGS.has(value.toUpperCase());
+        if (isUnreadable(value)) this.#refuseEncoding(value);
         return PASS;
       default:
         return PASS;
     }
+  }
+
+  /** Before anything that the client has sent behind it is looked at. */
+  #refuseEncoding(encoding: string): void {
+    const core = this.#core;
+    core.ending = true;
+    this.#push(errorBytes(encodingRefused(encoding)));
+    core.host.end();
   }
 
   #ready(status: number): Action {
@@ -335,7 +375,9 @@ export class Back implements MessageHandler {
     if (kind === reply.QUERY) {
       core.query = undefined;
       core.refusing = undefined;
+      core.copyInSimple = false;
     }
+    if (kind === reply.FUNCTION) core.entersFunction = false;
     const action = (head & reply.OWN) !== 0 ? DROP : PASS;
     if (core.bracket === "opening") this.#bracketAnswered();
     if (core.replies.readies === 0) this.#settle(status);
@@ -358,11 +400,16 @@ export class Back implements MessageHandler {
       core.status = status;
       core.unpredictable = false;
       core.commitInFlight = false;
+      core.uncertain = false;
       if (status === IDLE) {
         core.entered = false;
+        // An error outside of a block has undone the SET in front of it.
+        if (core.hasFailed) core.readOnlyDefault = core.readOnlyDefaultCommitted;
+        else core.readOnlyDefaultCommitted = core.readOnlyDefault;
         core.readOnly = core.readOnlyDefault;
         core.refusedInBlock = undefined;
       }
+      core.hasFailed = false;
     } else if (!core.unpredictable) core.status = status;
     if (core.status !== FAILED && core.readOnlyDefaultTold !== core.readOnlyDefault) {
       core.readOnlyDefaultTold = core.readOnlyDefault;

@@ -47,6 +47,7 @@ describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
   test.each([
     ["simple", (client: pg.Client, sql: string) => client.query(sql)],
     ["extended", extended],
+    ["under a name", (client: pg.Client, sql: string) => client.query({ name: sql.slice(0, 30), text: sql })],
   ])("B14, B15: they work for the owner, and the session is as before (%s)", async (_how, send) => {
     const client = await proxied.connect();
     for (const sql of [

@@ -45,13 +45,19 @@ export interface FenceBytes {
   /** Takes a snapshot, so it comes after the transaction was made writable. */
   readonly prepareEnter: Buffer;
   readonly prepareEnterInBlock: Buffer;
+  readonly prepareReadOnly: Buffer;
   /** Bind, Execute of `SET transaction_read_only=off`. */
   readonly makeWritable: Buffer;
   /** Bind, Execute of the gate's row lock. */
   readonly enter: Buffer;
+  /** Bind, Execute of `SET transaction_read_only=on`: behind the row lock, which a read-only transaction may not take. */
+  readonly makeReadOnly: Buffer;
+  readonly makeReadOnlyAnywhere: Buffer;
   /** The same inside a block, where the client's unnamed portal may be alive: Bind, Execute, Close of a named one. */
   readonly makeWritableInBlock: Buffer;
   readonly enterInBlock: Buffer;
+  /** Inside or outside of a block, where that is not known: the row lock, in a portal of its own. */
+  readonly enterAnywhere: Buffer;
   /** Simple queries around a statement that no transaction can hold the gate for (fence/enter.ts, bracketSql). */
   readonly bracketOpen: Buffer;
   readonly bracketClose: Buffer;
@@ -59,11 +65,14 @@ export interface FenceBytes {
   readonly defaultReadOnly: Buffer;
 }
 
-const WRITABLE_STATEMENT = "_fencedjob_writable";
-const ENTER_STATEMENT = "_fencedjob_enter";
-const LOCK_STATEMENT = "_fencedjob_lock";
+/** Names of prepared statements and portals that begin so are the proxy's; a client's message that uses one is refused. */
+export const OWN_NAME_PREFIX = "_fencedjob_";
 
-export function fenceBytes(jobId: number, identity: FenceIdentity): FenceBytes {
+/** `suffix`: random, so that SQL cannot replace the session's prepared statements without looking for their names. */
+export function fenceBytes(jobId: number, identity: FenceIdentity, suffix: string): FenceBytes {
+  const [writableName = "", enterName = "", lockName = "", readOnlyName = ""] = ["w", "e", "l", "r"].map(
+    (letter) => `${OWN_NAME_PREFIX}${letter}_${suffix}`,
+  );
   const { generation } = identity;
   const lock = `${enterLockSql(jobId, generation)};`;
   const bracket = bracketSql(jobId, identity);
@@ -75,14 +84,18 @@ export function fenceBytes(jobId: number, identity: FenceIdentity): FenceBytes {
     writableText: Buffer.from(`SET TRANSACTION READ WRITE;${lock}`),
     readOnlyText: Buffer.from(lock),
     // Not SET TRANSACTION READ WRITE: outside of a block it warns, once per transaction, in the server's log too.
-    prepareWritable: prepared(WRITABLE_STATEMENT, "SET transaction_read_only=off"),
-    prepareEnter: prepared(ENTER_STATEMENT, enterSelectSql(jobId, generation)),
+    prepareWritable: prepared(writableName, "SET transaction_read_only=off"),
+    prepareEnter: prepared(enterName, enterSelectSql(jobId, generation)),
     // In a block LOCK is allowed on every version, in a read-only one too, and takes no snapshot.
-    prepareEnterInBlock: prepared(LOCK_STATEMENT, enterLockSql(jobId, generation)),
-    makeWritable: Buffer.concat([bind("", WRITABLE_STATEMENT), execute("")]),
-    enter: Buffer.concat([bind("", ENTER_STATEMENT), execute("")]),
-    makeWritableInBlock: runInOwnPortal(WRITABLE_STATEMENT),
-    enterInBlock: runInOwnPortal(LOCK_STATEMENT),
+    prepareEnterInBlock: prepared(lockName, enterLockSql(jobId, generation)),
+    prepareReadOnly: prepared(readOnlyName, "SET transaction_read_only=on"),
+    makeReadOnlyAnywhere: runInOwnPortal(readOnlyName),
+    makeReadOnly: Buffer.concat([bind("", readOnlyName), execute("")]),
+    makeWritable: Buffer.concat([bind("", writableName), execute("")]),
+    enter: Buffer.concat([bind("", enterName), execute("")]),
+    makeWritableInBlock: runInOwnPortal(writableName),
+    enterInBlock: runInOwnPortal(lockName),
+    enterAnywhere: runInOwnPortal(enterName),
   };
 }
 
@@ -116,6 +129,12 @@ export class Core {
   readOnly = false;
   /** The client's own default for new transactions; the server's is always on (a seat belt, not the fence). */
   readOnlyDefault = false;
+  /** What a ROLLBACK brings it back to. */
+  readOnlyDefaultCommitted = false;
+  /** What RESET brings it back to. */
+  readonly readOnlyDefaultAtStart: boolean;
+  /** Something was answered with an error since the session was last idle. */
+  hasFailed = false;
   /** What the client was last told of default_transaction_read_only. */
   readOnlyDefaultTold = false;
   /** The server reported default_transaction_read_only=off: put it back on before anything else. */
@@ -125,6 +144,10 @@ export class Core {
   inGroup = false;
   /** The group executes something outside of a block: its Sync commits. */
   groupCommits = false;
+  /** The group has executed something of the client. */
+  groupRuns = false;
+  /** The group has executed something that may or may not have ended, begun or left the transaction. */
+  uncertain = false;
   /** Something in flight changes the transaction's state, or the session's: the next group waits for its answer. */
   unpredictable = false;
   /** A commit is in flight: without its answer the outcome is unknown (INV-10). */
@@ -135,6 +158,12 @@ export class Core {
   dropping = false;
   /** The server waits for COPY data of an Execute, whose end the client has not sent. */
   copyIn = false;
+  /** The same of a simple query. */
+  copyInSimple = false;
+  /** Ends of COPY that the client sent before the server asked for the data of its simple query. */
+  copyEndsAhead = 0;
+  /** A FunctionCall, and in front of it the fence as extended messages that no Sync of the client need follow. */
+  entersFunction = false;
   /** A cancel request is under way: what comes next must not be hit by it. */
   cancelling = false;
 
@@ -159,7 +188,6 @@ export class Core {
   readonly names = new Names();
 
   standardStrings = true;
-  wideTrail = false;
 
   /** Ownership or the server session ends: nothing of the client is taken any more until the reason is known. */
   ending = false;
@@ -173,6 +201,8 @@ export class Core {
     this.fence = options.fence;
     this.host = options.host;
     this.readOnlyDefault = options.readOnlyDefault;
+    this.readOnlyDefaultCommitted = options.readOnlyDefault;
+    this.readOnlyDefaultAtStart = options.readOnlyDefault;
     this.readOnlyDefaultTold = options.readOnlyDefault;
     this.readOnly = options.readOnlyDefault;
   }

@@ -96,6 +96,27 @@ export function twoPhaseRefused(words: string): WireError {
   });
 }
 
+/** A name of the proxy in a message of the client. */
+export function reservedName(): WireError {
+  return {
+    severity: "ERROR",
+    code: "42939",
+    message: "names of prepared statements and portals that begin with _fencedjob_ are reserved",
+    detail: "The sidecar's proxy keeps the statements that enter the gate under such names.",
+    hint: "Use another name.",
+  };
+}
+
+export function encodingRefused(encoding: string): WireError {
+  return {
+    ...notSupported(
+      `client_encoding ${encoding}`,
+      "Use UTF8; in this encoding a byte of a character can look like a backslash or a quote.",
+    ),
+    severity: "FATAL",
+  };
+}
+
 export function notSupported(what: string, hint: string): WireError {
   return fenceWireError("LF020", { message: `the proxy does not support ${what} yet`, hint });
 }

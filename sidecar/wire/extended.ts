@@ -2,8 +2,8 @@
  * The extended protocol: the fence goes as messages of its own in front of the first one of a transaction, because
  * nothing may be a query before it. A group is what the client sends up to a Sync; nothing is ever put behind its end.
  */
-import type { Core } from "./core.ts";
-import { besideBracket, twoPhaseRefused, type WireError } from "./errors.ts";
+import { type Core, OWN_NAME_PREFIX } from "./core.ts";
+import { besideBracket, notSupported, reservedName, twoPhaseRefused, type WireError } from "./errors.ts";
 import { type Action, DROP, HOLD, PASS, ProtocolError } from "./framer.ts";
 import { needsBracket, takesSnapshot } from "./inject.ts";
 import { lexFirst, type Statement } from "./lexer.ts";
@@ -31,8 +31,14 @@ export class ExtendedProtocol {
   request(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
     const core = this.#core;
     if (!core.inGroup && this.#mustWait()) return this.#out.wait();
+    if (usesOwnName(type, bytes, start, end)) {
+      this.#beginGroup();
+      return this.#refuseGroup(reservedName());
+    }
     if (type === FRONT.close) return this.#close(bytes, start, end);
     const statement = this.#statementOf(type, bytes, start, end, total);
+    // A doubtful name goes bare only as the first of all, when nothing in flight can have opened the read-only default.
+    if (!core.inGroup && statement?.doubtful && core.replies.readies > 0) return this.#out.wait();
     const blocked = this.#out.blocked(statement, false);
     if (blocked === "hold") return HOLD;
     if (!blocked && statement && core.status === IDLE && needsBracket(statement)) {
@@ -42,11 +48,29 @@ export class ExtendedProtocol {
     this.#beginGroup();
     if (blocked) return this.#refuseGroup(blocked);
     if (statement?.kind === "twoPhase") return this.#refuseGroup(twoPhaseRefused(statement.words));
+    if (statement?.kind === "unseen") {
+      const what = "a statement whose first words lie behind 64 KiB of comment";
+      return this.#refuseGroup(notSupported(what, "Put the comment behind them."));
+    }
     const fenced = statement === undefined || isFenced(statement, core.status !== IDLE);
     if (fenced && core.bracket === "open") return this.#refuseGroup(besideBracket());
-    if (fenced && !core.entered && core.status !== FAILED) this.#out.enter();
+    this.#fence(fenced, statement);
     this.#enqueue(type, bytes, start, end, statement);
     return PASS;
+  }
+
+  #fence(fenced: boolean, statement: Statement | undefined): void {
+    const { entered, status, bracket } = this.#core;
+    if (entered || status === FAILED || bracket === "open") return;
+    if (fenced) this.#out.enter();
+    else if (statement && this.#isDoubtful(statement)) this.#out.guard();
+  }
+
+  /** It may be a plain one, in a transaction that can write. */
+  #isDoubtful(statement: Statement): boolean {
+    const { status, groupRuns, seatBeltOpen, replies } = this.#core;
+    if (!statement.doubtful) return false;
+    return status !== IDLE || groupRuns || seatBeltOpen || replies.readies > 0;
   }
 
   /** A group begins: whether what is in flight decides how it is to be sent. */
@@ -75,7 +99,13 @@ export class ExtendedProtocol {
     const nameEnd = nameStop(bytes, at, end, end - start < total);
     switch (type) {
       case FRONT.parse: {
-        const found = lexFirst(bytes, nameEnd + 1, cstringEnd(bytes, nameEnd + 1, end), this.#core);
+        const found = lexFirst(
+          bytes,
+          nameEnd + 1,
+          cstringEnd(bytes, nameEnd + 1, end),
+          this.#core,
+          end - start < total,
+        );
         if (!found) return EMPTY_STATEMENT;
         return found.kind === "plain" ? undefined : found;
       }
@@ -120,11 +150,18 @@ export class ExtendedProtocol {
     if (core.inGroup) return;
     core.inGroup = true;
     core.groupCommits = false;
+    core.groupRuns = false;
   }
 
   /** Follows what an Execute does to the transaction, as far as one can before its answer. */
   #executes(statement: Statement | undefined): void {
     const core = this.#core;
+    core.groupRuns = true;
+    if (statement?.doubtful || statement?.kind === "unknown") {
+      core.uncertain = true;
+      core.groupCommits = true;
+      core.commitInFlight = true;
+    }
     if (statement === undefined) {
       if (core.status === IDLE) core.groupCommits = true;
       return;
@@ -136,18 +173,18 @@ export class ExtendedProtocol {
       case "setTransaction":
         // Keeps what was entered earlier in the group: the implicit transaction becomes the block.
         if (statement.kind === "begin" && core.status === IDLE) core.status = IN_BLOCK;
-        if (core.status === IN_BLOCK) core.readOnly = statement.readOnly ?? core.readOnly;
+        core.readOnly = statement.readOnly ?? core.readOnly;
         return;
       case "setDefault":
-        core.readOnlyDefault = statement.readOnly ?? false;
+        core.readOnlyDefault = statement.readOnly ?? core.readOnlyDefaultAtStart;
         return;
       case "commit":
       case "rollback":
         this.#executesEnd(statement);
         return;
       case "unknown":
-        core.commitInFlight = true;
         core.entered = false;
+        if (core.status === FAILED) core.status = IN_BLOCK;
         return;
       case "rollbackTo":
         // A savepoint older than the fence gives the lock back; entering again is harmless.
@@ -160,6 +197,7 @@ export class ExtendedProtocol {
         return;
       case "session":
         core.prepared = core.prepared && !statement.words.startsWith("D");
+        if (statement.words === "DISCARD ALL") core.readOnlyDefault = core.readOnlyDefaultAtStart;
         return;
       default:
         return;
@@ -168,7 +206,10 @@ export class ExtendedProtocol {
 
   #executesEnd(statement: Statement): void {
     const core = this.#core;
-    if (statement.kind === "commit" && core.status === IN_BLOCK) core.commitInFlight = true;
+    // Outside of a block, too: there it commits what the group has done so far.
+    if (statement.kind === "commit") core.commitInFlight = true;
+    if (statement.kind === "commit" && core.status !== FAILED) core.readOnlyDefaultCommitted = core.readOnlyDefault;
+    else core.readOnlyDefault = core.readOnlyDefaultCommitted;
     core.entered = false;
     if (!statement.chain) core.readOnly = core.readOnlyDefault;
     core.status = statement.chain && core.status !== IDLE ? IN_BLOCK : IDLE;
@@ -176,7 +217,16 @@ export class ExtendedProtocol {
 
   sync(): Action {
     const core = this.#core;
-    if (!core.dropping && !core.discarding && core.inGroup && core.groupCommits && core.status === IDLE) {
+    // The server ignores Sync while a simple query waits for COPY data; whether it does is not known before its answer.
+    if (core.copyInSimple) return DROP;
+    if (core.replies.queries > 0) return this.#out.wait();
+    if (
+      !core.dropping &&
+      !core.discarding &&
+      core.inGroup &&
+      core.groupCommits &&
+      (core.status === IDLE || core.uncertain)
+    ) {
       const blocked = this.#out.blocked(undefined, false);
       if (blocked === "hold") return HOLD;
       if (blocked) this.#refuseGroup(blocked);
@@ -215,8 +265,14 @@ export class ExtendedProtocol {
   }
 
   #noteCopyEnd(): void {
-    const { replies } = this.#core;
-    this.#core.copyIn = false;
+    const core = this.#core;
+    const { replies } = core;
+    core.copyIn = false;
+    if (replies.queries > 0) {
+      if (core.copyInSimple) core.copyInSimple = false;
+      else core.copyEndsAhead++;
+      return;
+    }
     if (replies.has(reply.EXECUTE)) replies.push(reply.COPY_END);
   }
 
@@ -239,6 +295,26 @@ function isFenced(statement: Statement, inBlock: boolean): boolean {
   if (inBlock) return statement.kind === "inBlock" || needsBracket(statement) || takesSnapshot(statement);
   // DISCARD ALL cannot be in a transaction, and is one by itself.
   return takesSnapshot(statement) && !statement.words.startsWith("DISCARD");
+}
+
+/** Whether a name in the message begins as the proxy's own do. */
+function usesOwnName(type: number, bytes: Buffer, start: number, end: number): boolean {
+  const at = start + 5;
+  switch (type) {
+    case FRONT.bind:
+      return isOwnName(bytes, at, end) || isOwnName(bytes, cstringEnd(bytes, at, end) + 1, end);
+    case FRONT.close:
+    case FRONT.describe:
+      return isOwnName(bytes, at + 1, end);
+    default:
+      return isOwnName(bytes, at, end);
+  }
+}
+
+function isOwnName(bytes: Buffer, at: number, end: number): boolean {
+  if (bytes[at] !== 0x5f) return false; // _
+  const stop = Math.min(end, at + OWN_NAME_PREFIX.length);
+  return bytes.toString("latin1", at, stop) === OWN_NAME_PREFIX;
 }
 
 /** End of the name at `at`; `more`: the message goes on behind the bytes at hand. */

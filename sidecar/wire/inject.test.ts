@@ -3,8 +3,15 @@ import { planQuery, type TransactionState } from "./inject.ts";
 import { lex } from "./lexer.ts";
 import { FAILED, IDLE, IN_BLOCK } from "./messages.ts";
 
-const OPTIONS = { standardStrings: true, wideTrail: false };
-const idle: TransactionState = { status: IDLE, entered: false, readOnly: false, readOnlyDefault: false };
+const OPTIONS = { standardStrings: true };
+const idle: TransactionState = {
+  status: IDLE,
+  entered: false,
+  readOnly: false,
+  readOnlyDefault: false,
+  readOnlyDefaultCommitted: false,
+  readOnlyDefaultAtStart: false,
+};
 const pending: TransactionState = { ...idle, status: IN_BLOCK };
 const entered: TransactionState = { ...pending, entered: true };
 const failed: TransactionState = { ...pending, status: FAILED, entered: true };

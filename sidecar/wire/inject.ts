@@ -16,6 +16,10 @@ export interface TransactionState {
   readonly readOnly: boolean;
   /** The client's own default for new transactions. */
   readonly readOnlyDefault: boolean;
+  /** What a ROLLBACK brings the default back to. */
+  readonly readOnlyDefaultCommitted: boolean;
+  /** What RESET brings it back to. */
+  readonly readOnlyDefaultAtStart: boolean;
 }
 
 /** A place in the text where the fence goes in. */
@@ -39,6 +43,7 @@ export type QueryPlan =
       /** What the open block is when the message has succeeded. */
       readonly readOnly: boolean;
       readonly readOnlyDefault: boolean;
+      readonly readOnlyDefaultCommitted: boolean;
       /** The message ends a transaction or may write outside a block: without its answer its outcome is unknown. */
       readonly commits: boolean;
     };
@@ -56,6 +61,7 @@ export function planQuery(state: TransactionState, text: Lexed): QueryPlan {
     injections: walk.injections,
     readOnly: walk.readOnly,
     readOnlyDefault: walk.readOnlyDefault,
+    readOnlyDefaultCommitted: walk.readOnlyDefaultCommitted,
     commits: walk.commits || (state.status === IDLE && walk.injections.length > 0),
   };
 }
@@ -75,7 +81,9 @@ class Walk {
   readonly injections: Injection[] = [];
   readOnly: boolean;
   readOnlyDefault: boolean;
+  readOnlyDefaultCommitted: boolean;
   commits = false;
+  readonly #readOnlyDefaultAtStart: boolean;
   #entered: boolean;
   /** In a failed block nothing is put in: it would be refused, and swallow the client's ROLLBACK. */
   #failed: boolean;
@@ -87,6 +95,8 @@ class Walk {
     this.#entered = state.entered;
     this.readOnly = this.#open ? state.readOnly : state.readOnlyDefault;
     this.readOnlyDefault = state.readOnlyDefault;
+    this.readOnlyDefaultCommitted = state.readOnlyDefaultCommitted;
+    this.#readOnlyDefaultAtStart = state.readOnlyDefaultAtStart;
   }
 
   take(statement: Statement, single: boolean): void {
@@ -103,6 +113,7 @@ class Walk {
     if (this.#entered || this.#failed) return false;
     switch (statement.kind) {
       case "plain":
+      case "unknown":
       case "noBlock":
       case "procedure":
         return true;
@@ -133,17 +144,19 @@ class Walk {
         if (this.#open && statement.readOnly !== undefined) this.readOnly = statement.readOnly;
         return;
       case "setDefault":
-        this.readOnlyDefault = statement.readOnly ?? false;
+        this.readOnlyDefault = statement.readOnly ?? this.#readOnlyDefaultAtStart;
+        return;
+      case "session":
+        if (statement.words === "DISCARD ALL") this.readOnlyDefault = this.#readOnlyDefaultAtStart;
+        return;
+      case "unknown":
+        // EXECUTE of a COMMIT: what follows enters again.
+        this.commits = true;
+        this.#entered = false;
         return;
       case "commit":
       case "rollback":
-        if (statement.kind === "commit") this.commits = true;
-        if (!statement.chain) {
-          this.readOnly = this.readOnlyDefault;
-          this.#open = false;
-        }
-        this.#entered = false;
-        this.#failed = false;
+        this.#ends(statement);
         return;
       case "rollbackTo":
         this.#entered = false;
@@ -152,5 +165,18 @@ class Walk {
       default:
         return;
     }
+  }
+
+  #ends(statement: Statement): void {
+    const commits = statement.kind === "commit";
+    if (commits) this.commits = true;
+    if (commits && !this.#failed) this.readOnlyDefaultCommitted = this.readOnlyDefault;
+    else this.readOnlyDefault = this.readOnlyDefaultCommitted;
+    if (!statement.chain) {
+      this.readOnly = this.readOnlyDefault;
+      this.#open = false;
+    }
+    this.#entered = false;
+    this.#failed = false;
   }
 }

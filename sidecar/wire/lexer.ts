@@ -25,8 +25,10 @@ export type StatementKind =
   | "noBlock"
   /** CALL and DO: outside of a block they may end transactions and begin new ones. */
   | "procedure"
-  /** Never of a text: a name whose text is not known any more (names.ts). */
+  /** EXECUTE, which also runs what the protocol prepared, a COMMIT too; and a name that cannot be compared (names.ts). */
   | "unknown"
+  /** Only the beginning of the text was looked at, and it does not tell. */
+  | "unseen"
   /** PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED. */
   | "twoPhase";
 
@@ -40,6 +42,8 @@ export interface Statement {
   readonly readOnly?: boolean;
   /** AND CHAIN. */
   readonly chain?: boolean;
+  /** A name stands for it, which SQL inside a DO or a function may have given to a plain statement since. */
+  readonly doubtful?: boolean;
   /** First words, upper case, for messages: "CREATE INDEX CONCURRENTLY". */
   readonly words: string;
 }
@@ -47,8 +51,6 @@ export interface Statement {
 export interface LexOptions {
   /** standard_conforming_strings of the session. */
   readonly standardStrings: boolean;
-  /** A client encoding in which the second byte of a character may look like ASCII (SJIS, BIG5, GBK, UHC, GB18030). */
-  readonly wideTrail: boolean;
 }
 
 export interface Lexed {
@@ -84,18 +86,52 @@ export function lex(bytes: Buffer, start: number, end: number, options: LexOptio
   }
 }
 
-/** The first statement of the text (one is all that Parse takes); undefined when there is none. */
-export function lexFirst(bytes: Buffer, start: number, end: number, options: LexOptions): Statement | undefined {
-  const found = new Scanner(bytes, start, end, options).next(true);
-  return found && classify(found.words, found.offset - start, 0);
+/**
+ * The first statement of the text (one is all that Parse takes); undefined when there is none. `more`: the text goes on
+ * behind `end`.
+ */
+export function lexFirst(
+  bytes: Buffer,
+  start: number,
+  end: number,
+  options: LexOptions,
+  more = false,
+): Statement | undefined {
+  const scanner = new Scanner(bytes, start, end, options);
+  const found = scanner.next(true);
+  const words = found?.words ?? [];
+  if (more && scanner.atEnd && !isSettled(scanner.wordIsCut ? words.slice(0, -1) : words)) {
+    return { kind: "unseen", offset: 0, ordinal: 0, words: "" };
+  }
+  return found && classify(words, found.offset - start, 0);
+}
+
+/** As PostgreSQL reads a boolean setting. */
+export function saysTrue(value: string): boolean {
+  const text = value.toLowerCase();
+  return text === "on" || text === "1" || (text !== "" && ("true".startsWith(text) || "yes".startsWith(text)));
 }
 
 /** A statement beginning with another word is plain, whatever follows. */
 const TELLING_WORDS = new Set(
-  "BEGIN START COMMIT END PREPARE ABORT ROLLBACK SET RESET SHOW LISTEN UNLISTEN DISCARD DEALLOCATE CHECKPOINT SAVEPOINT RELEASE LOCK DECLARE CALL DO VACUUM CLUSTER REINDEX CREATE DROP ALTER".split(
+  "BEGIN START COMMIT END PREPARE ABORT ROLLBACK SET RESET SHOW LISTEN UNLISTEN DISCARD DEALLOCATE CHECKPOINT SAVEPOINT RELEASE LOCK DECLARE EXECUTE CALL DO VACUUM CLUSTER REINDEX CREATE DROP ALTER".split(
     " ",
   ),
 );
+
+/** Telling words after which nothing changes the kind. */
+const DECIDING_WORDS = new Set(
+  "SHOW LISTEN UNLISTEN CHECKPOINT SAVEPOINT RELEASE LOCK EXECUTE CALL DO VACUUM".split(" "),
+);
+
+/** Whether the kind is clear from these words, whatever follows. */
+function isSettled([first, second]: readonly string[]): boolean {
+  if (first === undefined) return false;
+  if (!TELLING_WORDS.has(first) || DECIDING_WORDS.has(first)) return true;
+  if (second === undefined) return false;
+  if (first === "CREATE" || first === "DROP") return second !== "INDEX" && second !== "UNIQUE";
+  return first === "ALTER" && second !== "TABLE" && second !== "DATABASE";
+}
 
 const NEWLINE = 0x0a;
 const RETURN = 0x0d;
@@ -122,14 +158,26 @@ class Scanner {
   readonly #options: LexOptions;
   #at: number;
   #parens = 0;
-  /** Depth of BEGIN ATOMIC … END in the body of an SQL function: its semicolons separate nothing. */
-  #body = 0;
+  /** Between BEGIN ATOMIC and END, in the body of an SQL function: its semicolons separate nothing. */
+  #inBody = false;
+  /** The token before: a word, a semicolon, or empty for any other. */
+  #last = "";
+  #wordIsCut = false;
 
   constructor(bytes: Buffer, start: number, end: number, options: LexOptions) {
     this.#bytes = bytes;
     this.#at = start;
     this.#end = end;
     this.#options = options;
+  }
+
+  get atEnd(): boolean {
+    return this.#at >= this.#end;
+  }
+
+  /** The last word touches the end of what is looked at. */
+  get wordIsCut(): boolean {
+    return this.#wordIsCut;
   }
 
   /**
@@ -140,27 +188,37 @@ class Scanner {
     const words: string[] = [];
     let offset = -1;
     this.#parens = 0;
-    this.#body = 0;
+    this.#inBody = false;
+    this.#last = "";
     while (this.#at < this.#end) {
       const c = this.#bytes[this.#at] as number;
       if (this.#skipBlank(c)) continue;
-      if (c === SEMICOLON && this.#parens === 0 && this.#body === 0) {
+      if (c === SEMICOLON) {
         this.#at++;
-        if (offset !== -1) return { offset, words };
+        this.#last = ";";
+        if (offset !== -1 && this.#parens === 0 && !this.#inBody) return { offset, words };
         continue;
       }
       if (offset === -1) offset = this.#at;
       if (isNameStart(c)) {
         this.#nextWord(words);
         if (untilTold && (words.length === WORDS_MAX || !TELLING_WORDS.has(words[0] as string))) break;
-      } else this.#token(c, words);
+      } else {
+        this.#last = "";
+        this.#token(c, words);
+      }
     }
     return offset === -1 ? undefined : { offset, words };
   }
 
   #nextWord(words: string[]): void {
-    const word = this.#word();
-    this.#body = bodyDepth(this.#body, words, word);
+    const word = this.#word(words);
+    if (this.#inBody) {
+      // Neither CASE, BEGIN nor END is counted: they can be names. But the body's own END, and no other, is where a
+      // statement would begin.
+      if (word === "END" && (this.#last === ";" || this.#last === "ATOMIC")) this.#inBody = false;
+    } else if (word === "ATOMIC" && this.#last === "BEGIN" && this.#parens === 0) this.#inBody = createsRoutine(words);
+    this.#last = word;
     if (words.length < WORDS_MAX) words.push(word);
   }
 
@@ -198,40 +256,58 @@ class Scanner {
         depth--;
         this.#at += 2;
         if (depth === 0) return;
-      } else this.#at += this.#charBytes(c as number);
+      } else this.#at++;
     }
   }
 
-  /** A name or key word, and the string that it introduces (E'…', B'…', U&'…'). */
-  #word(): string {
+  /** A name or key word, and the string that it introduces (E'…', B'…', X'…'). */
+  #word(words: string[]): string {
     const start = this.#at;
-    while (this.#at < this.#end && isNamePart(this.#bytes[this.#at] as number)) {
-      this.#at += this.#charBytes(this.#bytes[this.#at] as number);
-    }
-    if (this.#at > this.#end) this.#at = this.#end;
+    while (this.#at < this.#end && isNamePart(this.#bytes[this.#at] as number)) this.#at++;
+    this.#wordIsCut = this.#at >= this.#end;
     const length = this.#at - start;
     if (length === 1 && this.#bytes[this.#at] === QUOTE) {
       const letter = (this.#bytes[start] as number) | 0x20;
-      this.#string(letter === 0x65);
-      return "";
+      if (letter === 0x65) {
+        this.#string(true, words);
+        return "";
+      }
+      if (letter === 0x62 || letter === 0x78) {
+        this.#bits();
+        return "";
+      }
+      // N'…' and the like are a word and a string of their own.
     }
-    // Key words are at most 17 letters long; a longer name need not be told from another.
-    return length <= 40 ? this.#bytes.toString("latin1", start, this.#at).toUpperCase() : "";
+    // Key words are at most 17 letters long, names of settings 30; a longer name need not be told from another.
+    return length <= 40 ? this.#text(start, this.#at) : "";
   }
 
-  /** Anything that is neither blank nor a name. A quoted name counts as a word without text. */
+  #text(start: number, end: number): string {
+    return this.#bytes.toString("latin1", start, Math.min(end, start + 40)).toUpperCase();
+  }
+
+  /** Anything that is neither blank nor a name. A quoted name counts as a word without text, save in SET. */
   #token(c: number, words: string[]): void {
-    if (c === QUOTE) this.#string(!this.#options.standardStrings);
+    if (c === QUOTE) this.#string(!this.#options.standardStrings, words);
     else if (c === DOUBLE_QUOTE) {
+      const start = this.#at;
       this.#quoted(DOUBLE_QUOTE, false);
-      if (words.length < WORDS_MAX) words.push("");
-    } else if (c === DOLLAR) this.#dollar();
-    else if (isDigit(c)) this.#number();
-    else {
+      if (words.length < WORDS_MAX) words.push(isSetting(words) ? this.#text(start + 1, this.#at - 1) : "");
+    } else if (c === DOLLAR) this.#dollar(words);
+    else if (isDigit(c)) {
+      const start = this.#at;
+      this.#number();
+      this.#value(words, start, this.#at);
+    } else {
       if (c === OPEN) this.#parens++;
       else if (c === CLOSE && this.#parens > 0) this.#parens--;
       this.#at++;
     }
+  }
+
+  /** The value that a SET gives counts as a word. */
+  #value(words: string[], start: number, end: number): void {
+    if (isSetting(words) && words.length < WORDS_MAX) words.push(this.#text(start, end));
   }
 
   #number(): void {
@@ -243,9 +319,11 @@ class Scanner {
   }
 
   /** A string constant, and its continuations on later lines, which are read by the same rule. */
-  #string(backslashes: boolean): void {
+  #string(backslashes: boolean, words: string[]): void {
     for (;;) {
+      const start = this.#at;
       this.#quoted(QUOTE, backslashes);
+      this.#value(words, start + 1, this.#at - 1);
       const after = this.#at;
       let newline = false;
       while (this.#at < this.#end) {
@@ -262,6 +340,12 @@ class Scanner {
     }
   }
 
+  /** B'…' or X'…': neither a backslash nor a second quote is part of it. */
+  #bits(): void {
+    const close = this.#bytes.indexOf(QUOTE, this.#at + 1);
+    this.#at = close === -1 || close >= this.#end ? this.#end : close + 1;
+  }
+
   #quoted(quote: number, backslashes: boolean): void {
     this.#at++;
     while (this.#at < this.#end) {
@@ -270,14 +354,13 @@ class Scanner {
         this.#at++;
         if (this.#at >= this.#end || this.#bytes[this.#at] !== quote) return;
         this.#at++;
-      } else if (c === BACKSLASH && backslashes) this.#at += 1 + this.#charBytes(this.#bytes[this.#at + 1] ?? 0);
-      else this.#at += this.#charBytes(c);
+      } else this.#at += c === BACKSLASH && backslashes ? 2 : 1;
     }
     this.#at = this.#end;
   }
 
   /** `$tag$ … $tag$`, or a parameter `$1`, or a lone dollar. */
-  #dollar(): void {
+  #dollar(words: string[]): void {
     let at = this.#at + 1;
     if (at < this.#end && isNameStart(this.#bytes[at] as number)) {
       while (at < this.#end && (isNameStart(this.#bytes[at] as number) || isDigit(this.#bytes[at] as number))) at++;
@@ -288,27 +371,20 @@ class Scanner {
     }
     const tag = this.#bytes.subarray(this.#at, at + 1);
     const close = this.#bytes.indexOf(tag, at + 1);
+    this.#value(words, at + 1, close === -1 ? this.#end : close);
     this.#at = close === -1 || close + tag.length > this.#end ? this.#end : close + tag.length;
   }
-
-  #charBytes(c: number): number {
-    return this.#options.wideTrail && c >= 0x80 ? 2 : 1;
-  }
 }
 
-function bodyDepth(depth: number, before: readonly string[], word: string): number {
-  if (depth > 0) {
-    if (word === "CASE" || word === "BEGIN") return depth + 1;
-    return word === "END" ? depth - 1 : depth;
-  }
-  // BEGIN ATOMIC is the only BEGIN that can follow in a CREATE FUNCTION or PROCEDURE outside of a string.
-  if (word !== "ATOMIC" || before[before.length - 1] !== "BEGIN") return 0;
-  const [first, second, third, fourth] = before;
-  if (first !== "CREATE") return 0;
+const isSetting = (words: readonly string[]): boolean => words[0] === "SET" || words[0] === "RESET";
+
+/** BEGIN ATOMIC, next to each other and outside of parentheses, are the beginning of a body there and nothing else. */
+function createsRoutine([first, second, third, fourth]: readonly string[]): boolean {
   const noun = second === "OR" && third === "REPLACE" ? fourth : second;
-  return noun === "FUNCTION" || noun === "PROCEDURE" ? 1 : 0;
+  return first === "CREATE" && (noun === "FUNCTION" || noun === "PROCEDURE");
 }
 
+const RESETS_DEFAULT = new Set(["ALL", "DEFAULT_TRANSACTION_READ_ONLY"]);
 const SESSION_WORDS = new Set(["SET", "RESET", "SHOW", "LISTEN", "UNLISTEN", "DISCARD", "DEALLOCATE", "CHECKPOINT"]);
 
 function classify(words: readonly string[], offset: number, ordinal: number): Statement {
@@ -345,11 +421,13 @@ function kindOfStatement(words: readonly string[]): StatementKind {
       return "inBlock";
     case "DECLARE":
       return words.includes("HOLD") && !words.includes("WITHOUT") ? "plain" : "inBlock";
+    case "EXECUTE":
+      return "unknown";
     case "CALL":
     case "DO":
       return "procedure";
     case "RESET":
-      return second === "DEFAULT_TRANSACTION_READ_ONLY" ? "setDefault" : "session";
+      return RESETS_DEFAULT.has(second) ? "setDefault" : "session";
     default:
       if (SESSION_WORDS.has(first)) return "session";
       return outsideBlocksOnly(first, second, words) ? "noBlock" : "plain";
@@ -363,7 +441,7 @@ function kindOfSet(second: string, third: string, words: readonly string[]): Sta
   if (name === "TRANSACTION" || name === "TRANSACTION_READ_ONLY" || name === "TRANSACTION_ISOLATION") {
     return "setTransaction";
   }
-  if (name === "CHARACTERISTICS") return words.includes("READ") ? "setDefault" : "session";
+  if (name === "CHARACTERISTICS") return saysReadOnly(words) === undefined ? "session" : "setDefault";
   if (name === "DEFAULT_TRANSACTION_READ_ONLY" && second !== "LOCAL") return "setDefault";
   return "session";
 }
@@ -400,7 +478,8 @@ function saysReadOnly(words: readonly string[]): boolean | undefined {
     if (word === "READ" && (next === "ONLY" || next === "WRITE")) answer = next === "ONLY";
     if (word === "TRANSACTION_READ_ONLY" || word === "DEFAULT_TRANSACTION_READ_ONLY") {
       const value = next === "TO" ? words[i + 2] : next;
-      answer = value === "ON" || value === "TRUE" || value === "YES";
+      // DEFAULT, and RESET, mean the value that the session began with.
+      answer = value === undefined || value === "DEFAULT" ? undefined : saysTrue(value);
     }
   }
   return answer;

@@ -1,6 +1,9 @@
 /**
  * Which prepared statements and portals of a session are not plain: a Bind of "s1" may be a COMMIT.
  *
+ * Does NOT see what SQL does inside a DO or a function: DEALLOCATE and PREPARE there give a name to another statement,
+ * always a plain one. So what a name stands for is marked doubtful; only the unnamed ones are certain.
+ *
  * A Parse, Bind or Close may fail, or be skipped behind an error; then the name means what it meant before. So each
  * change is noted with its previous meaning until its answer has come. Whoever notes one lets the next group wait.
  */
@@ -9,10 +12,13 @@ import { ProtocolError } from "./framer.ts";
 import type { Statement } from "./lexer.ts";
 import { cstringEnd } from "./messages.ts";
 
+/** PostgreSQL cuts names to this (NAMEDATALEN - 1). */
+const NAME_BYTES_MAX = 63;
+
 /** Names of one session that are not plain. */
 const NAMES_MAX = 10_000;
 
-/** After a DEALLOCATE in SQL a name may be given to another text, in SQL too: it is handled as the worst of both. */
+/** Of a name that cannot be compared: handled as the worst of all. */
 const UNKNOWN: Statement = { kind: "unknown", offset: 0, ordinal: 0, words: "" };
 
 type Table = Map<string, Statement>;
@@ -22,13 +28,13 @@ export class Names {
   readonly #portals: Table = new Map();
   readonly #changes: { table: Table; name: string; previous: Statement | undefined }[] = [];
 
-  /** `bytes[start..end)`: the name of a prepared statement. Nothing is decoded while nothing is noted. */
+  /** `bytes[start..end)`: the name of a prepared statement. */
   statement(bytes: Buffer, start: number, end: number): Statement | undefined {
-    return this.#statements.size === 0 ? undefined : this.#statements.get(bytes.toString("latin1", start, end));
+    return find(this.#statements, bytes, start, end);
   }
 
   portal(bytes: Buffer, start: number, end: number): Statement | undefined {
-    return this.#portals.size === 0 ? undefined : this.#portals.get(bytes.toString("latin1", start, end));
+    return find(this.#portals, bytes, start, end);
   }
 
   /** A Parse gives the name at `start` a meaning. True: the change was noted, its answer is to be told. */
@@ -68,20 +74,35 @@ export class Names {
     this.#statements.clear();
   }
 
-  /** DEALLOCATE of one name in SQL, which is not known. */
-  doubt(): void {
-    for (const name of this.#statements.keys()) this.#statements.set(name, UNKNOWN);
-  }
-
   #set(table: Table, bytes: Buffer, start: number, end: number, statement: Statement | undefined): boolean {
     if (statement === undefined && table.size === 0) return false;
-    const name = bytes.toString("latin1", start, end);
+    const name = keyOf(bytes, start, end);
+    if (name === undefined) return false;
     const previous = table.get(name);
     if (statement === undefined && previous === undefined) return false;
     if (table.size >= NAMES_MAX) throw new ProtocolError("too many prepared transaction statements");
     this.#changes.push({ table, name, previous });
-    if (statement) table.set(name, statement);
+    if (statement) table.set(name, name === "" ? statement : { ...statement, doubtful: true });
     else table.delete(name);
     return true;
   }
+}
+
+/** Nothing is decoded while nothing is noted. */
+function find(table: Table, bytes: Buffer, start: number, end: number): Statement | undefined {
+  if (table.size === 0) return isComparable(bytes, start, end) ? undefined : UNKNOWN;
+  const name = keyOf(bytes, start, end);
+  return name === undefined ? UNKNOWN : table.get(name);
+}
+
+/** The name as PostgreSQL compares it; undefined when that depends on encodings. */
+function keyOf(bytes: Buffer, start: number, end: number): string | undefined {
+  if (!isComparable(bytes, start, end)) return undefined;
+  return bytes.toString("latin1", start, Math.min(end, start + NAME_BYTES_MAX));
+}
+
+function isComparable(bytes: Buffer, start: number, end: number): boolean {
+  const stop = Math.min(end, start + NAME_BYTES_MAX);
+  for (let at = start; at < stop; at++) if ((bytes[at] as number) >= 0x80) return false;
+  return true;
 }

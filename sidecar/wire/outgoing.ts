@@ -87,25 +87,40 @@ export class Outgoing {
     const core = this.#core;
     const { fence } = core;
     const inBlock = core.status !== IDLE;
-    // A read-only autocommit statement cannot write: the session's default holds it. (And FOR SHARE would be refused.)
-    // What follows waits for its answer: it might have changed that default.
-    if (core.readOnly && !inBlock) {
-      core.unpredictable = true;
-      return;
-    }
+    // No row lock in a read-only transaction: outside of a block, where LOCK is refused, it is made read-only behind it.
+    const readOnlyAgain = core.readOnly && !inBlock;
+    const writable = !core.readOnly || readOnlyAgain;
+    const ownPortal = inBlock || core.uncertain;
     if (!core.prepared) {
       // It may fail with the group: the next one waits for the answer.
       core.unpredictable = true;
       this.#prepare(fence.prepareWritable);
     }
-    if (!core.readOnly) this.#execution(inBlock ? fence.makeWritableInBlock : fence.makeWritable, inBlock);
+    if (writable) this.#execution(ownPortal ? fence.makeWritableInBlock : fence.makeWritable, ownPortal);
     if (!core.prepared) {
       this.#prepare(fence.prepareEnter);
       this.#prepare(fence.prepareEnterInBlock);
+      this.#prepare(fence.prepareReadOnly);
     }
-    this.#execution(inBlock ? fence.enterInBlock : fence.enter, inBlock);
+    if (core.uncertain && writable) this.#execution(fence.enterAnywhere, true);
+    else this.#execution(inBlock ? fence.enterInBlock : fence.enter, inBlock);
+    if (readOnlyAgain) this.#execution(fence.makeReadOnly, false);
     core.prepared = true;
     core.entered = true;
+  }
+
+  /**
+   * In front of what may be a write, but hardly is one: the lock in a block; outside of one, where the lock would take a
+   * snapshot and no isolation level could follow, the transaction is made read-only.
+   */
+  guard(): void {
+    const core = this.#core;
+    if (core.status !== IDLE) return this.enter();
+    if (!core.prepared) {
+      core.unpredictable = true;
+      this.#prepare(core.fence.prepareReadOnly);
+    }
+    this.#execution(core.fence.makeReadOnlyAnywhere, true);
   }
 
   #prepare(bytes: Buffer): void {

@@ -14,13 +14,13 @@ import type { Logger } from "../../platform/log.ts";
 import type { Random } from "../../platform/random.ts";
 import { CancelKeys, type CancelTarget, cancelRequest } from "./cancel.ts";
 import { Channel } from "./channel.ts";
-import { type FenceBytes, fenceBytes } from "./core.ts";
+import { fenceBytes } from "./core.ts";
 import { Counters } from "./counters.ts";
-import { errorBytes, lostError, notSupported, type WireError } from "./errors.ts";
+import { encodingRefused, errorBytes, lostError, notSupported, type WireError } from "./errors.ts";
 import { ProtocolError } from "./framer.ts";
 import { authenticationOk, backendKey, IDLE, parameterStatus, readyForQuery } from "./messages.ts";
 import { Relay } from "./relay.ts";
-import { planStartup, readFirst, STARTUP_BYTES_MAX, type Startup, type StartupPlan } from "./startup.ts";
+import { isUnreadable, planStartup, readFirst, type Startup, type StartupPlan } from "./startup.ts";
 import { NotAdmitted, openSocket, openUpstream, type Upstream } from "./upstream.ts";
 import { isLoss, type VerdictReader } from "./verdict.ts";
 
@@ -53,6 +53,9 @@ export interface RunningProxy {
 
 const CONNECT_MS = 15_000;
 const SESSIONS_MAX = 1_000;
+const EARLY_BYTES_MAX = 64 * 1024;
+/** Of the names of a session's own prepared statements. */
+const SUFFIX_BYTES = 8;
 const PERMIT_POLL_MS = 20;
 const LOSS_POLL_MS = 100;
 const CANCEL_MS_MAX = 5_000;
@@ -75,6 +78,8 @@ interface Client {
   readonly channel: Channel;
   readonly gone: AbortController;
   relay: Relay | undefined;
+  /** What it sent behind its startup message, before there was a session to take it. */
+  early: Buffer;
 }
 
 class Listener implements RunningProxy {
@@ -83,14 +88,12 @@ class Listener implements RunningProxy {
   readonly #server: Server;
   readonly #clients = new Set<Client>();
   readonly #keys = new CancelKeys();
-  readonly #fence: FenceBytes;
   #closed = false;
   #lostAtMs: number | undefined;
 
   constructor(config: ProxyConfig) {
     this.#config = config;
     this.counters = config.counters ?? new Counters();
-    this.#fence = fenceBytes(config.jobId, config.identity);
     this.#server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => void this.#serve(socket));
   }
 
@@ -135,7 +138,12 @@ class Listener implements RunningProxy {
   }
 
   async #serve(socket: Socket): Promise<void> {
-    const client: Client = { channel: new Channel(socket), gone: new AbortController(), relay: undefined };
+    const client: Client = {
+      channel: new Channel(socket),
+      gone: new AbortController(),
+      relay: undefined,
+      early: Buffer.alloc(0),
+    };
     this.#clients.add(client);
     client.channel.onEnd = () => {
       client.gone.abort();
@@ -161,7 +169,6 @@ class Listener implements RunningProxy {
     let wake = (): void => {};
     channel.onBytes = (bytes, start, end) => {
       received = Buffer.concat([received, bytes.subarray(start, end)]);
-      if (received.length > 2 * STARTUP_BYTES_MAX) channel.destroy();
       wake();
     };
     client.gone.signal.addEventListener("abort", () => wake(), { once: true });
@@ -176,7 +183,7 @@ class Listener implements RunningProxy {
       }
       received = received.subarray(first.bytes);
       if (first.kind === "startup") {
-        if (received.length > 0) throw new ProtocolError("bytes behind the startup message");
+        this.#keepEarly(client, received);
         return first.startup;
       }
       if (first.kind === "cancel") {
@@ -187,6 +194,20 @@ class Listener implements RunningProxy {
       channel.push(no, 0, 1);
       channel.flush();
     }
+  }
+
+  /** The session is not there yet; what the client already sends is kept for it, within a bound. */
+  #keepEarly(client: Client, received: Buffer): void {
+    client.early = Buffer.from(received);
+    client.channel.onBytes = (bytes, start, end) => {
+      client.early = Buffer.concat([client.early, bytes.subarray(start, end)]);
+      if (client.early.length <= EARLY_BYTES_MAX) return;
+      client.early = Buffer.alloc(0);
+      client.channel.onBytes = () => {};
+      refuse(client, { severity: "FATAL", code: "08P01", message: "too much was sent before the session began" });
+      client.gone.abort();
+    };
+    client.channel.onBytes(client.early, 0, 0);
   }
 
   async #startSession(client: Client, startup: Startup): Promise<void> {
@@ -250,13 +271,18 @@ class Listener implements RunningProxy {
       channel.destroy();
       return;
     }
+    const encoding = upstream.parameters.get("client_encoding") ?? "";
+    if (isUnreadable(encoding)) {
+      upstream.channel.destroy();
+      return refuse(client, encodingRefused(encoding));
+    }
     const key = random.bytes(plan.keyBytes);
     const relay = new Relay({
       ...this.#config,
       counters: this.counters,
       client: channel,
       server: upstream.channel,
-      fence: this.#fence,
+      fence: fenceBytes(this.#config.jobId, this.#config.identity, random.bytes(SUFFIX_BYTES).toString("hex")),
       readOnlyDefault: plan.readOnlyDefault,
       standardStrings: upstream.parameters.get("standard_conforming_strings") !== "off",
       onClosed: () => {
@@ -282,6 +308,8 @@ class Listener implements RunningProxy {
     const bytes = greeting(upstream, plan, key);
     channel.push(bytes, 0, bytes.length);
     channel.flush();
+    if (client.early.length > 0) channel.onBytes(client.early, 0, client.early.length);
+    client.early = Buffer.alloc(0);
   }
 }
 

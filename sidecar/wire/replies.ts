@@ -34,6 +34,7 @@ export class ReplyQueue {
   #length = 0;
   #readies = 0;
   #own = 0;
+  #queries = 0;
 
   get length(): number {
     return this.#length;
@@ -47,6 +48,11 @@ export class ReplyQueue {
   /** How many of the proxy's own requests are outstanding. */
   get own(): number {
     return this.#own;
+  }
+
+  /** How many simple queries of the client are outstanding. */
+  get queries(): number {
+    return this.#queries;
   }
 
   push(code: number): void {
@@ -95,6 +101,7 @@ export class ReplyQueue {
     this.#length = 0;
     this.#readies = 0;
     this.#own = 0;
+    this.#queries = 0;
     for (const code of kept) this.push(code);
     return ended;
   }
@@ -112,6 +119,7 @@ export class ReplyQueue {
   #count(code: number, by: 1 | -1): void {
     const kind = code & KIND;
     if (kind === SYNC || kind === QUERY || kind === FUNCTION) this.#readies += by;
+    if (kind === QUERY && !(code & OWN)) this.#queries += by;
     if (code & OWN) this.#own += by;
   }
 

@@ -60,7 +60,7 @@ class Setup {
     });
     this.session = new Session({
       identity: IDENTITY,
-      fence: fenceBytes(1, IDENTITY),
+      fence: fenceBytes(1, IDENTITY, "x"),
       readOnlyDefault: false,
       standardStrings: true,
       host: {
@@ -154,10 +154,10 @@ describe("Session", () => {
   test("pipelines plain groups, each with a fence of its own, and waits behind a COMMIT", () => {
     const plain = [parse("", "INSERT"), bind("", ""), execute(""), sync()];
     const setup = new Setup().client(...plain);
-    expect(setup.sent().join("")).toBe("CPBECPCPBEPBES");
+    expect(setup.sent().join("")).toBe("CPBECPCPCPBEPBES");
     setup.server(...["3", "1", "2"].map((c) => message(c.charCodeAt(0), Buffer.alloc(0))), complete("SET"));
     setup.server(
-      ...["3", "1", "3", "1", "2"].map((c) => message(c.charCodeAt(0), Buffer.alloc(0))),
+      ...["3", "1", "3", "1", "3", "1", "2"].map((c) => message(c.charCodeAt(0), Buffer.alloc(0))),
       complete("SELECT 0"),
     );
     setup.server(

@@ -26,13 +26,18 @@ export class SimpleProtocol {
   query(bytes: Buffer, start: number, end: number, total: number): Action {
     const core = this.#core;
     if (core.replies.readies > 0 || core.cancelling) return this.#out.wait();
-    if (core.inGroup && core.status === IDLE) {
+    if (core.inGroup && (core.status === IDLE || core.uncertain)) {
       // On PostgreSQL 18 a group without Sync in front of a simple query loses what the query committed.
       return this.#out.fatal(notSupported("a simple query inside an unfinished extended group", "Send Sync first."));
     }
     if (total > QUERY_BYTES_MAX) {
       const hint = `Send it in pieces of at most ${QUERY_BYTES_MAX} bytes, or its values as parameters or COPY.`;
       return this.#refuseQuery(notSupported(`a simple query of ${total} bytes`, hint));
+    }
+    if (core.inGroup && !isPlainAscii(bytes, start + 5, end)) {
+      // The group may have changed how such a text is read, and tells it only with its ReadyForQuery.
+      const what = "a simple query with a backslash or non-ASCII characters inside an unfinished extended group";
+      return this.#out.fatal(notSupported(what, "Send Sync first."));
     }
     const text = this.#lex(bytes, start + 5, end - 1);
     if (!text) return this.#refuseQuery(notSupported("so many statements in one message", "Send it in pieces."));
@@ -45,8 +50,12 @@ export class SimpleProtocol {
     if (plan.kind === "bracket") return this.#bracketQuery(bytes, start, end);
     core.readOnly = plan.readOnly;
     core.readOnlyDefault = plan.readOnlyDefault;
+    core.readOnlyDefaultCommitted = plan.readOnlyDefaultCommitted;
     if (plan.commits) core.commitInFlight = true;
     core.unpredictable = true;
+    // Its ReadyForQuery ends the group in front of it.
+    core.inGroup = false;
+    core.copyEndsAhead = 0;
     core.replies.push(reply.QUERY);
     if (plan.injections.length === 0) {
       core.query = undefined;
@@ -67,6 +76,7 @@ export class SimpleProtocol {
     }
     if (core.bracket === "none") return this.#out.openBracket();
     core.commitInFlight = true;
+    core.unpredictable = true;
     core.replies.push(reply.QUERY);
     core.query = undefined;
     this.#out.push(bytes.subarray(start, end));
@@ -88,10 +98,14 @@ export class SimpleProtocol {
     const textStart = start + 5;
     const planned: { ordinal: number; skips: number; position: number; characters: number }[] = [];
     let added = 0;
+    let counted = 0;
+    let characters = 0;
     for (const { offset, ordinal, writable } of injections) {
       const text = writable ? fence.writableText : fence.readOnlyText;
       // Places in the rewritten text count in characters; the fence's own text is ASCII.
-      const position = countCharacters(bytes, textStart, textStart + offset) + added;
+      characters += countCharacters(bytes, textStart + counted, textStart + offset);
+      counted = offset;
+      const position = characters + added;
       planned.push({ ordinal, skips: writable ? 2 : 1, position, characters: text.length });
       added += text.length;
     }
@@ -127,18 +141,29 @@ export class SimpleProtocol {
   functionCall(): Action {
     const core = this.#core;
     if (core.replies.readies > 0 || core.cancelling) return this.#out.wait();
+    if (core.inGroup && (core.status === IDLE || core.uncertain)) {
+      return this.#out.fatal(notSupported("a function call inside an unfinished group", "Send Sync first."));
+    }
     const blocked = this.#out.blocked(undefined, false);
     if (blocked === "hold") return HOLD;
     if (blocked) return this.#refuseQuery(blocked);
     if (core.status === IDLE) {
-      if (core.inGroup)
-        return this.#out.fatal(notSupported("a function call inside an unfinished group", "Send Sync first."));
       return this.#refuseQuery(notSupported("the FunctionCall message outside of a block", "Send BEGIN first."));
     }
-    if (core.status === IN_BLOCK && !core.entered) this.#out.enter();
+    if (core.status === IN_BLOCK && !core.entered) {
+      this.#out.enter();
+      core.entersFunction = true;
+    }
+    core.inGroup = false;
+    core.unpredictable = true;
     core.replies.push(reply.FUNCTION);
     return PASS;
   }
+}
+
+function isPlainAscii(bytes: Buffer, start: number, end: number): boolean {
+  for (let at = start; at < end; at++) if ((bytes[at] as number) >= 0x80 || bytes[at] === 0x5c) return false;
+  return true;
 }
 
 /** Characters of UTF-8 (or of a one-byte encoding) in `bytes[start..end)`. */

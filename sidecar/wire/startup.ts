@@ -1,5 +1,6 @@
 /** The first messages of a client: requests for encryption, a cancel, or the start of a session. Pure. */
 import { ProtocolError } from "./framer.ts";
+import { saysTrue } from "./lexer.ts";
 import { BACK, cstringEnd, message } from "./messages.ts";
 
 export type FirstMessage =
@@ -115,7 +116,12 @@ function negotiation(minor: number, extensions: readonly string[]): Buffer {
   return message(BACK.negotiateVersion, Buffer.concat([head, Buffer.from(extensions.map((e) => `${e}\0`).join(""))]));
 }
 
-const isOn = (value: string | undefined): boolean => value !== undefined && /^(on|true|yes|1)$/i.test(value);
+const isOn = (value: string | undefined): boolean => value !== undefined && saysTrue(value);
+
+const UNREADABLE_ENCODINGS = new Set(["SJIS", "SHIFT_JIS_2004", "BIG5", "GBK", "UHC", "GB18030", "JOHAB"]);
+
+/** A client encoding, as the server reports it, in which a byte of a character can be a backslash or a quote. */
+export const isUnreadable = (encoding: string): boolean => UNREADABLE_ENCODINGS.has(encoding.toUpperCase());
 
 function optionsSayReadOnly(options: string): boolean {
   let answer = false;

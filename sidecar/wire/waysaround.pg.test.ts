@@ -5,6 +5,7 @@
 import type pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, startFenced } from "../../testing/fenced.ts";
+import { judgedTableSql } from "../../testing/judge.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, execute, parse, query, sync } from "./messages.ts";
@@ -102,19 +103,11 @@ describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
     fenced = await startFenced({ version, settings: { max_prepared_transactions: "5" } });
     admin = await fenced.connectAdmin();
     await admin.query(`
-      CREATE TABLE w (note text, fenced boolean);
+      ${judgedTableSql("invoice_app")}
       CREATE TABLE one AS SELECT 1 AS i;
-      CREATE FUNCTION judge() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-      BEGIN
-        NEW.fenced := EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND granted AND (
-          (mode = 'RowShareLock' AND relation::regclass::text LIKE 'fence.gate_%')
-          OR (locktype = 'advisory' AND classid = 1279673923)));
-        RETURN NEW;
-      END $$;
-      CREATE TRIGGER judge BEFORE INSERT ON w FOR EACH ROW EXECUTE FUNCTION judge();
       CREATE FUNCTION writes() RETURNS void LANGUAGE sql AS 'INSERT INTO w VALUES (''f'')';
       CREATE PROCEDURE twice() LANGUAGE plpgsql AS $$ BEGIN ${INSERT}; COMMIT; ${INSERT}; END $$;
-      GRANT ALL ON w, one TO invoice_app`);
+      GRANT ALL ON one TO invoice_app`);
   });
   afterAll(async () => {
     for (const proxy of proxies) await proxy.stop();

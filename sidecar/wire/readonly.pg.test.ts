@@ -1,0 +1,70 @@
+/**
+ * A session's own read-only default, which the proxy must follow by itself: on the server it is always on. What a
+ * function or set_config turns on is not seen (docs/ways-around.md, "Differences").
+ */
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { type Fenced, startFenced } from "../../testing/fenced.ts";
+import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { RawClient } from "../../testing/rawclient.ts";
+import { bind, execute, parse, query, sync } from "./messages.ts";
+
+const INSERT = "INSERT INTO w VALUES (1)";
+const group = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute(""), sync()];
+
+describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+  let fenced: Fenced;
+  let proxy: ProxyOfTest;
+
+  beforeAll(async () => {
+    fenced = await startFenced({ version });
+    const admin = await fenced.connectAdmin();
+    await admin.query("CREATE TABLE w (i int); GRANT ALL ON w TO invoice_app");
+    proxy = await startFencedProxy(fenced, 1);
+  });
+  afterAll(async () => {
+    await proxy.stop();
+    await fenced.stop();
+  });
+
+  const SETTINGS: string[][] = [
+    [
+      "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+      "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    ],
+    ["SET default_transaction_read_only = 'on'"],
+    ["SET default_transaction_read_only = 1"],
+    ["SET default_transaction_read_only = true", "SET default_transaction_read_only TO DEFAULT"],
+    ["SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "RESET default_transaction_read_only"],
+    ['SET "default_transaction_read_only" TO "on"'],
+    ["SET default_transaction_read_only TO $$yes$$"],
+    ["SET default_transaction_read_only = 0"],
+    ["BEGIN", "SET default_transaction_read_only = on", "COMMIT"],
+    ["SET default_transaction_read_only = on; SELECT 1/0"],
+    ["BEGIN", "SET default_transaction_read_only = on", "SELECT 1/0", "COMMIT"],
+    ["SET default_transaction_read_only = on", "DISCARD ALL"],
+    ["SET default_transaction_read_only = on", "RESET ALL"],
+    ["BEGIN", "SET default_transaction_read_only = on", "ROLLBACK"],
+  ];
+
+  const table = SETTINGS.flatMap((settings) => [["simple", settings] as const, ["extended", settings] as const]);
+  test.each(table)(
+    "a session is read-only when, and only when, it would be without the proxy (%s): %j",
+    async (how, settings) => {
+      const heard: (string | undefined)[][] = [];
+      for (const port of [fenced.postgres.port, proxy.port]) {
+        const answers: (string | undefined)[] = [];
+        const client = await RawClient.open({ port });
+        for (const sql of settings) {
+          if (how === "simple" || sql.includes(";")) await client.exchange(1, query(sql));
+          else await client.exchange(1, ...group(sql));
+        }
+        for (const request of [[query(INSERT)], group(INSERT)]) {
+          answers.push((await client.exchange(1, ...request)).find((line) => /^[CE]/.test(line)));
+        }
+        await client.end();
+        heard.push(answers);
+      }
+      expect(heard[1]).toEqual(heard[0]);
+    },
+  );
+});
