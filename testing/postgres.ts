@@ -38,6 +38,7 @@ export interface PostgresOptions {
 }
 
 const NOBODY = 65534;
+const SETPRIV = "/usr/bin/setpriv";
 const root = join(dirname(fileURLToPath(import.meta.url)), "..");
 
 /** Versions whose server can be started on this machine; the others with the reason. */
@@ -98,7 +99,10 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Test
 
   const start = async (): Promise<void> => {
     const args = ["-D", dataDir, ...Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`])];
-    child = spawn(join(bin, "postgres"), args, { ...identity, cwd: home, stdio: ["ignore", "ignore", "pipe"] });
+    // The kernel ends the server when this process ends, however it ends.
+    const withParent = existsSync(SETPRIV) ? [SETPRIV, "--pdeathsig", "QUIT", "--"] : [];
+    const [program = "", ...rest] = [...withParent, join(bin, "postgres"), ...args];
+    child = spawn(program, rest, { ...identity, cwd: home, stdio: ["ignore", "ignore", "pipe"] });
     let log = "";
     child.stderr?.on("data", (chunk: Buffer) => {
       log = (log + chunk.toString()).slice(-8192);
