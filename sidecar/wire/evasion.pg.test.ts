@@ -166,6 +166,19 @@ const ATTACKS: Record<string, Attack> = {
     before: [[query("SET standard_conforming_strings = off")]],
     attempt: [[query(`SELECT N'\\''; COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT; SELECT '1'`)]],
   },
+  "SJIS asked for in the session ends it before a backslash inside of a character is looked at": {
+    before: [[query("SET client_encoding = 'SJIS'")]],
+    attempt: [[text("SET a.b = E'", 0x95, 0x5c, `'; COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT; SET a.c = '1'`)]],
+  },
+  "standard_conforming_strings changed in an unfinished group does not hide a COMMIT in the query that ends it": {
+    attempt: [
+      [
+        ...run("BEGIN"),
+        ...run("SELECT set_config('standard_conforming_strings', 'off', false)"),
+        query(`SELECT '\\'', '; COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT; SELECT 'x'`),
+      ],
+    ],
+  },
   "SJIS: a half-width katakana is one byte": {
     before: [[query("SET client_encoding = 'SJIS'")]],
     attempt: [[text("SELECT '", 0xb1, `'; COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT; SELECT '1'`)]],
@@ -221,6 +234,22 @@ describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
     }
     await client.end();
     expect((await rows()).filter((isFenced) => !isFenced)).toEqual([]);
+  });
+
+  test("names of the proxy are refused before they reach the server", async () => {
+    const { proxy } = await start();
+    const client = await RawClient.open({ port: proxy.port });
+    for (const request of [
+      parse("_fencedjob_x", "SELECT 1"),
+      bind("_fencedjob_x", ""),
+      bind("", "_fencedjob_x"),
+      execute("_fencedjob_x"),
+      closeStatement("_fencedjob_x"),
+      describeStatement("_fencedjob_x"),
+    ]) {
+      const answers = await client.exchange(1, request, sync());
+      expect(answers).toEqual([expect.stringContaining("C=42939"), "Z I"]);
+    }
   });
 
   test("INV-13: PREPARE … TRANSACTION with a long comment inside is refused", async () => {
