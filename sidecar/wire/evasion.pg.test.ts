@@ -175,7 +175,7 @@ const ATTACKS: Record<string, Attack> = {
       [
         ...run("BEGIN"),
         ...run("SELECT set_config('standard_conforming_strings', 'off', false)"),
-        query(`SELECT '\\'', '; COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT; SELECT 'x'`),
+        query(`SELECT '\\', '; COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT; SELECT 'x'`),
       ],
     ],
   },
