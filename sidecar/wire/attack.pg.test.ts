@@ -8,6 +8,7 @@ import type pg from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
 import { judgedTableSql } from "../../testing/judge.ts";
+import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { lex } from "./lexer.ts";
@@ -122,7 +123,7 @@ const text = fc
   )
   .map(([begin, pieces, end]) => begin + pieces.join("") + end);
 
-describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
   const proxies: ProxyOfTest[] = [];

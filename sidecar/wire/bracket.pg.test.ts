@@ -2,13 +2,14 @@
 import type pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, failure, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
+import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, execute, parse, query, sync } from "./messages.ts";
 
 const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];
 
-describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
   let job: JobOfTest & { address: Fenced["address"] };

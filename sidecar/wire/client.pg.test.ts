@@ -4,6 +4,7 @@ import { connect } from "node:net";
 import type pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Failure, type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
+import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { cancelRequest } from "./cancel.ts";
@@ -20,7 +21,7 @@ async function sendRaw(port: number, bytes: Buffer): Promise<void> {
   });
 }
 
-describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
   let proxied: ProxyOfTest;

@@ -6,6 +6,7 @@ import type pg from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
 import { judgedTableSql } from "../../testing/judge.ts";
+import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, closeStatement, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
@@ -189,7 +190,7 @@ const ATTACKS: Record<string, Attack> = {
   },
 };
 
-describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
   const proxies: ProxyOfTest[] = [];

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { DatabaseAddress } from "../../fence/database.ts";
 import { makeRole } from "../../fence/role.ts";
 import { type Failure, type Fenced, failure, startFenced } from "../../testing/fenced.ts";
-import { freePort } from "../../testing/postgres.ts";
+import { freePort, oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 
 const NOBODY = 65534;
@@ -78,7 +78,7 @@ function certificates(): string {
   return dir;
 }
 
-describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let tls: string;
   const proxies: ProxyOfTest[] = [];

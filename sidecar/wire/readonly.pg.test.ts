@@ -4,6 +4,7 @@
  */
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, startFenced } from "../../testing/fenced.ts";
+import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, execute, parse, query, sync } from "./messages.ts";
@@ -11,7 +12,7 @@ import { bind, execute, parse, query, sync } from "./messages.ts";
 const INSERT = "INSERT INTO w VALUES (1)";
 const group = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute(""), sync()];
 
-describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let proxy: ProxyOfTest;
 

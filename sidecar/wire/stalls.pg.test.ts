@@ -2,6 +2,7 @@
 import type pg from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
+import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, copyData, copyDone, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
@@ -9,7 +10,7 @@ import { bind, copyData, copyDone, cstring, execute, FRONT, message, parse, quer
 const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];
 const group = (...sqls: string[]): Buffer[] => [...sqls.flatMap(run), sync()];
 
-describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
   const proxies: ProxyOfTest[] = [];

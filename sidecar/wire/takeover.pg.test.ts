@@ -4,13 +4,14 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest"
 import { Permit } from "../../lease/permit.ts";
 import { systemClock } from "../../platform/clock.ts";
 import { type Failure, type Fenced, failure, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
+import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, copyData, copyDone, execute, flush, parse, query, sync } from "./messages.ts";
 
 const ISOLATION = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
-describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
   let job: JobOfTest & { address: Fenced["address"] };

@@ -6,6 +6,7 @@ import type pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, startFenced } from "../../testing/fenced.ts";
 import { judgedTableSql } from "../../testing/judge.ts";
+import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, execute, parse, query, sync } from "./messages.ts";
@@ -93,7 +94,7 @@ const ATTEMPTS: Record<string, [written: number, attempt: Attempt]> = {
   "SET ROLE": [1, ["SET ROLE NONE", INSERT]],
 };
 
-describe.each([15, 18] as const)("PostgreSQL %i", (version) => {
+describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
   const proxies: ProxyOfTest[] = [];
