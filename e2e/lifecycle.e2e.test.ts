@@ -144,7 +144,8 @@ describe("deletion", { timeout: TEST_MS_MAX }, () => {
     await create("again", "");
     await until(() => isTrue("again", "Complete"));
     await scene.api.delete(RESOURCES.fencedJobs, key("again"), { propagationPolicy: "Foreground" });
-    await until(() => scene.podIsGone("again-1"));
+    // In the foreground the pods go first, then the job itself.
+    await until(() => scene.jobIsGone("again"));
     await create("again", FOREVER);
     const { generation } = await until(async () => {
       const { owner, fence } = await scene.status("again");

@@ -1,6 +1,6 @@
 /** What every end-to-end test begins with: a cluster, the controller in it, a namespace of its own, the API. */
 import { type Condition, type FencedJobStatus, readStatus } from "../controller/api/status.ts";
-import { type KubeApi, RESOURCES } from "../controller/kube/api.ts";
+import { type KubeApi, RESOURCES, type Resource } from "../controller/kube/api.ts";
 import { isNotFound } from "../controller/kube/errors.ts";
 import type { RawObject } from "../controller/kube/objects.ts";
 import { until } from "../testing/until.ts";
@@ -25,6 +25,7 @@ export interface Scene {
   owner(name: string, generation: number, msMax?: number): Promise<NonNullable<FencedJobStatus["owner"]>>;
   describe(name: string): Promise<string>;
   podIsGone(name: string): Promise<boolean>;
+  jobIsGone(name: string): Promise<boolean>;
   /** The namespace goes in the background; the cluster and the controller stay for the next test. */
   close(): Promise<void>;
 }
@@ -39,6 +40,11 @@ export async function openScene(namespace: string): Promise<Scene> {
   const { api, close } = await adminApi(cluster);
   const status = async (name: string): Promise<FencedJobStatus> =>
     readStatus((await api.get<RawObject>(RESOURCES.fencedJobs, { namespace, name })).status);
+  const isGone = (resource: Resource, name: string): Promise<boolean> =>
+    api.get(resource, { namespace, name }).then(
+      () => false,
+      (error) => isNotFound(error),
+    );
   return {
     cluster,
     api,
@@ -56,11 +62,8 @@ export async function openScene(namespace: string): Promise<Scene> {
         return owner?.generation === generation && fence === generation ? owner : null;
       }, msMax),
     describe: (name) => cluster.kubectl(["describe", "fencedjob", "-n", namespace, name]),
-    podIsGone: (name) =>
-      api.get(RESOURCES.pods, { namespace, name }).then(
-        () => false,
-        (error) => isNotFound(error),
-      ),
+    podIsGone: (name) => isGone(RESOURCES.pods, name),
+    jobIsGone: (name) => isGone(RESOURCES.fencedJobs, name),
     close: async () => {
       close();
       await cluster.kubectl(["delete", "namespace", namespace, "--wait=false"]);
