@@ -2,13 +2,14 @@
 # registries they install or build themselves; what is slow is kept in a cache outside of this directory.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo down test check generate conformance
+.PHONY: help demo down test check generate conformance bench-wire
 
 help:
 	@echo "make demo      a paused owner cannot damage its successor's work: the story on a real cluster"
 	@echo "make down      remove everything that the demo started"
 	@echo "make test      run everything that can run on this machine"
 	@echo "make conformance  suites of PostgreSQL's clients, direct against through the proxy (20 minutes; needs Go and a JDK)"
+	@echo "make bench-wire   pgbench direct, through PgBouncer and through the proxy, alternating (45 minutes; a quiet machine)"
 	@echo "make check     lint, format, types and generated files only"
 	@echo "make generate  write the CRD, the chart's copy of it and the references from the source"
 
@@ -26,6 +27,9 @@ check: node_modules/.installed
 
 conformance: node_modules/.installed
 	@npm run -s conformance
+
+bench-wire: node_modules/.installed
+	@npm run -s bench-wire
 
 generate: node_modules/.installed
 	@npm run -s generate

@@ -2,14 +2,13 @@
  * One server and the two ways to one database of it: direct, and through `fencedjob proxy` as a process of its own.
  * Both with the same application role, so that rights are no difference between them.
  */
-import { type ChildProcess, spawn } from "node:child_process";
-import { join } from "node:path";
 import pg from "pg";
 import { install, type Raised, raise } from "../fence/client.ts";
 import type { DatabaseAddress } from "../fence/database.ts";
 import { makeRole } from "../fence/role.ts";
 import { systemClock } from "../platform/clock.ts";
 import { type PostgresVersion, startPostgres } from "../testing/postgres.ts";
+import { type ProxyProcess, startProxyProcess } from "../testing/proxyprocess.ts";
 
 /** Where a program under test connects; any password will do. */
 export interface Side {
@@ -44,9 +43,6 @@ export interface ArenaOptions {
 }
 
 const FENCE_NAME = "conformance/run";
-const FENCEDJOB = join(import.meta.dirname, "..", "cli", "fencedjob.ts");
-const LISTENING_MS_MAX = 30_000;
-const STOP_MS_MAX = 10_000;
 
 export async function startArena(options: ArenaOptions): Promise<Arena> {
   const { version, database, role } = options;
@@ -57,7 +53,7 @@ export async function startArena(options: ArenaOptions): Promise<Arena> {
   const inDatabase = { ...superuser, database };
   const address = { ...inDatabase, user: role };
   let generation = 0;
-  let proxy: Proxy | undefined;
+  let proxy: ProxyProcess | undefined;
   let admin: pg.Client | undefined;
   const stop = async (): Promise<void> => {
     await proxy?.stop();
@@ -70,7 +66,7 @@ export async function startArena(options: ArenaOptions): Promise<Arena> {
     await makeRole(inDatabase, { name: role });
     admin = await connect(inDatabase);
     for (const sql of options.setup ?? []) await admin.query(sql);
-    proxy = await startProxyProcess(address, ++generation);
+    proxy = await startProxyProcess({ address, fenceName: FENCE_NAME, generation: ++generation });
   } catch (error) {
     await stop();
     throw error;
@@ -93,7 +89,7 @@ export async function startArena(options: ArenaOptions): Promise<Arena> {
     },
     succeed: async () => {
       await proxy?.stop();
-      proxy = await startProxyProcess(address, ++generation);
+      proxy = await startProxyProcess({ address, fenceName: FENCE_NAME, generation: ++generation });
     },
     stop,
   };
@@ -111,45 +107,4 @@ async function inPostgres(address: DatabaseAddress, statements: readonly string[
   const client = await connect(address);
   for (const sql of statements) await client.query(sql);
   await client.end();
-}
-
-interface Proxy {
-  readonly port: number;
-  stop(): Promise<void>;
-}
-
-async function startProxyProcess(address: DatabaseAddress, generation: number): Promise<Proxy> {
-  const url = `postgres://${address.user}@${address.host}:${address.port}/${address.database}?sslmode=disable`;
-  const args = ["proxy", "--database-url", url, "--job", FENCE_NAME, "--generation", String(generation)];
-  const child = spawn(process.execPath, [FENCEDJOB, ...args, "--listen", "127.0.0.1:0"], {
-    stdio: ["ignore", "ignore", "pipe"],
-  });
-  const onExit = (): boolean => child.kill("SIGKILL");
-  process.once("exit", onExit);
-  const ended = new Promise<void>((resolve) => child.once("close", () => resolve()));
-  const stop = async (): Promise<void> => {
-    process.off("exit", onExit);
-    child.kill("SIGTERM");
-    const killing = setTimeout(() => child.kill("SIGKILL"), STOP_MS_MAX);
-    await ended;
-    clearTimeout(killing);
-  };
-  return { port: await listeningPort(child), stop };
-}
-
-/** The port that the process says it listens on; its words, if it ends or says nothing. */
-function listeningPort(child: ChildProcess): Promise<number> {
-  return new Promise((resolve, reject) => {
-    let said = "";
-    const fail = (why: string): void => reject(new Error(`fencedjob proxy ${why}:\n${said}`));
-    const giveUp = setTimeout(() => fail("did not start in time"), LISTENING_MS_MAX);
-    child.stderr?.on("data", (chunk: Buffer) => {
-      said = (said + chunk.toString()).slice(-8_192);
-      const port = /listening on \S*:(\d+)/.exec(said)?.[1];
-      if (port === undefined) return;
-      clearTimeout(giveUp);
-      resolve(Number(port));
-    });
-    child.once("close", () => fail("ended"));
-  });
 }

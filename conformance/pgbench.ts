@@ -6,7 +6,7 @@ import type { Arena, Side } from "./arena.ts";
 import { command } from "./command.ts";
 import type { Outcomes } from "./results.ts";
 
-const PGBENCH = "/usr/bin/pgbench";
+export const PGBENCH = "/usr/bin/pgbench";
 const PROTOCOLS = ["simple", "extended", "prepared"] as const;
 const CLIENTS = 4;
 const TRANSACTIONS_EACH = 50;

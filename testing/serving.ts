@@ -1,0 +1,71 @@
+/** A program that serves until it is stopped, as a process of its own: for what compares or measures it from outside. */
+import { type ChildProcess, spawn } from "node:child_process";
+
+export interface Serving {
+  readonly pid: number;
+  /** What it said when it was ready: the match of `ready`. */
+  readonly said: RegExpExecArray;
+  /** SIGTERM, and SIGKILL if that is not enough; resolves when it has ended. */
+  stop(): Promise<void>;
+}
+
+export interface ServingOptions {
+  /** Found in its standard error once it serves. */
+  readonly ready: RegExp;
+  readonly cwd?: string;
+  /** Whom it runs as, if not as this process. */
+  readonly uid?: number;
+  readonly gid?: number;
+}
+
+const READY_MS_MAX = 30_000;
+const STOP_MS_MAX = 10_000;
+const WORDS_KEPT = 8_192;
+
+/** Rejects with the program's own words when it ends, or is not ready in time. */
+export async function startServing(
+  program: string,
+  args: readonly string[],
+  options: ServingOptions,
+): Promise<Serving> {
+  const { ready, ...spawned } = options;
+  const child = spawn(program, args, { ...spawned, stdio: ["ignore", "ignore", "pipe"] });
+  const onExit = (): boolean => child.kill("SIGKILL");
+  process.once("exit", onExit);
+  const ended = new Promise<void>((resolve) => child.once("close", () => resolve()));
+  const stop = async (): Promise<void> => {
+    process.off("exit", onExit);
+    child.kill("SIGTERM");
+    const killing = setTimeout(() => child.kill("SIGKILL"), STOP_MS_MAX);
+    await ended;
+    clearTimeout(killing);
+  };
+  try {
+    const said = await untilReady(child, [program, ...args].slice(0, 3).join(" "), ready);
+    return { pid: child.pid ?? 0, said, stop };
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+}
+
+function untilReady(child: ChildProcess, name: string, ready: RegExp): Promise<RegExpExecArray> {
+  return new Promise((resolve, reject) => {
+    let words = "";
+    const fail = (why: string): void => reject(new Error(`${name} ${why}:\n${words}`));
+    const giveUp = setTimeout(() => fail("did not start in time"), READY_MS_MAX);
+    child.stderr?.on("data", (chunk: Buffer) => {
+      words = (words + chunk.toString()).slice(-WORDS_KEPT);
+      const said = ready.exec(words);
+      if (said) {
+        clearTimeout(giveUp);
+        resolve(said);
+      }
+    });
+    child.once("error", (error) => fail(`cannot be run: ${error.message}`));
+    child.once("close", () => {
+      clearTimeout(giveUp);
+      fail("ended");
+    });
+  });
+}
