@@ -13,9 +13,6 @@ const LOGIN =
 const TWO_PHASE =
   "By design: PREPARE TRANSACTION and COMMIT PREPARED are refused (LF021); a prepared transaction outlives its generation.";
 
-const BRACKET =
-  "Open defect: the bracket around CALL is sent as simple queries, which drop the client's unnamed prepared statement. A CALL parsed in one group and bound in a later one fails with 26000, before it has done anything.";
-
 const expected: readonly Expected[] = [
   {
     suite: /^corpus$/,
@@ -65,17 +62,7 @@ const expected: readonly Expected[] = [
   },
   { suite: /^lib\/pq$/, check: /^pq TestErrorDuringStartup(ClosesConn)?$/, reason: LOGIN },
   { suite: /^lib\/pq$/, check: /^pq TestAuth(\/end_to_end(\/user=pqgounknown_password=wordpass)?)?$/, reason: LOGIN },
-  {
-    suite: /^(pgx scenarios|lib\/pq scenarios)$/,
-    check: /^CALL that commits( in mode describe exec)?$/,
-    reason: BRACKET,
-  },
   { suite: /^lib\/pq scenarios$/, check: /^two-phase commit$/, reason: TWO_PHASE },
-  {
-    suite: /^pgx$/,
-    check: /^pgx\/v5 TestQueryWithProcedureParametersInAndOut(\/describe_exec)?$/,
-    reason: BRACKET,
-  },
 ];
 
 export const explain: Explain = (suite, check) =>

@@ -193,7 +193,8 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     const writer = await fenced.connectAdmin();
     await writer.query("BEGIN; INSERT INTO invoice (generation) VALUES (0)"); // the index build waits for it
     const old = await job.admit(jobId, 1);
-    await old.query(bracket.open);
+    await old.query(bracket.lock);
+    await old.query(bracket.check);
     await old.query("SET default_transaction_read_only = off");
     const building = failure(old.query(`CREATE INDEX CONCURRENTLY invoice_${count} ON invoice (generation)`));
     const raised = await job.raise(2, { drainMs: 200 });
@@ -201,8 +202,7 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     expect(raised.tookMs).toBeGreaterThanOrEqual(200);
     expect(await building).toMatchObject({ code: "57P01" });
     await writer.query("ROLLBACK");
-    expect(await failure(admin.query(bracketSql(jobId, job.identity(1)).open))).toMatchObject({ code: "LF001" });
-    await admin.query("SELECT pg_advisory_unlock_all()");
+    expect(await failure(admin.query(bracket.check))).toMatchObject({ code: "LF001" });
   });
 
   test("a raise does not deadlock with an index that is built concurrently in a bracket and ends in time", async () => {
@@ -210,10 +210,11 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     const writer = await fenced.connectAdmin();
     await writer.query("BEGIN; INSERT INTO invoice (generation) VALUES (0)");
     const old = await job.admit(jobId, 1);
-    await old.query(bracket.open);
+    await old.query(bracket.lock);
+    await old.query(bracket.check);
     await old.query("SET default_transaction_read_only = off");
     const building = old.query(`CREATE INDEX CONCURRENTLY invoice_${count} ON invoice (generation)`).then(async () => {
-      await old.query(`SET default_transaction_read_only = on; ${bracket.close}`);
+      await old.query(`SET default_transaction_read_only = on; ${bracket.unlock}`);
     });
     await until(
       admin,

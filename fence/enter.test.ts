@@ -47,8 +47,9 @@ test("literals and names are quoted for both settings of standard_conforming_str
 test("a refusal and a bracket are calls of the fence's own functions", () => {
   expect(refuseSql("LF002", "m", "d", "h")).toBe("SELECT fence.refuse('LF002', 'm', 'd', 'h')");
   expect(bracketSql(3, { ...identity, holder: "x" })).toEqual({
-    open: "SELECT pg_catalog.pg_advisory_lock_shared(1279673923, 3);SELECT fence.check_owner(3, 7, 'x')",
-    close: "SELECT pg_catalog.pg_advisory_unlock_shared(1279673923, 3)",
+    lock: "SELECT pg_catalog.pg_advisory_lock_shared(1279673923, 3)",
+    check: "SELECT fence.check_owner(3, 7, 'x')",
+    unlock: "SELECT pg_catalog.pg_advisory_unlock_shared(1279673923, 3)",
   });
 });
 

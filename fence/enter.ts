@@ -32,16 +32,16 @@ export function enterSelectSql(jobId: number, generation: number): string {
 }
 
 /**
- * Brackets a statement that cannot be in a transaction (CREATE INDEX CONCURRENTLY, VACUUM …): on one session, `open`,
- * then `SET default_transaction_read_only=off`, the statement, the default back on, `close`. The raise takes the same
- * advisory lock exclusively, so that it waits for the statement.
+ * Brackets a statement that cannot be in a transaction (CREATE INDEX CONCURRENTLY, VACUUM …): on one session, `lock`,
+ * `check`, `SET default_transaction_read_only=off`, the statement, the default back on, `unlock`. The raise takes the
+ * same advisory lock exclusively, so that it waits for the statement. `check` must be in a transaction of its own: under
+ * REPEATABLE READ that of `lock` may have a snapshot from before the raise that it waited for (INV-3).
  */
-export function bracketSql(jobId: number, identity: FenceIdentity): { open: string; close: string } {
+export function bracketSql(jobId: number, identity: FenceIdentity): { lock: string; check: string; unlock: string } {
   return {
-    open:
-      `SELECT pg_catalog.pg_advisory_lock_shared(${BRACKET_LOCK_CLASS}, ${jobId});` +
-      `SELECT fence.check_owner(${ownerArguments(jobId, identity)})`,
-    close: `SELECT pg_catalog.pg_advisory_unlock_shared(${BRACKET_LOCK_CLASS}, ${jobId})`,
+    lock: `SELECT pg_catalog.pg_advisory_lock_shared(${BRACKET_LOCK_CLASS}, ${jobId})`,
+    check: `SELECT fence.check_owner(${ownerArguments(jobId, identity)})`,
+    unlock: `SELECT pg_catalog.pg_advisory_unlock_shared(${BRACKET_LOCK_CLASS}, ${jobId})`,
   };
 }
 

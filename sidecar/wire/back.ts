@@ -140,7 +140,6 @@ export class Back implements MessageHandler {
       this.#noteTag(bytes, start + 5, end, core.replies.own === 0);
       return PASS;
     }
-    if (head & reply.OWN) return DROP;
     const running = core.query;
     if (running && running.skipLeft > 0) {
       const tag = bytes.toString("latin1", start + 5, cstringEnd(bytes, start + 5, end));
@@ -187,10 +186,9 @@ export class Back implements MessageHandler {
       return PASS;
     }
     const fields = errorFields(bytes, start, end);
-    const ownQuery = core.replies.head() === (reply.QUERY | reply.OWN);
     const severity = fields.get("V") ?? fields.get("S");
     if (severity === "FATAL" || severity === "PANIC") return this.#fatal(bytes, start, end, fields);
-    if (ownQuery) return this.#ownQueryFails(fields);
+    if (core.replies.head() & reply.APART) return this.#apartFails(fields);
     if (core.refusing && this.#isRefusal()) return this.#refused();
     const code = fields.get("C") ?? "";
     if (this.#fromEntering() && !NOT_ABOUT_OWNERSHIP.has(code)) {
@@ -210,10 +208,11 @@ export class Back implements MessageHandler {
     return DROP;
   }
 
-  #ownQueryFails(fields: ErrorFields): Action {
+  #apartFails(fields: ErrorFields): Action {
     const core = this.#core;
+    core.replies.dropUntilSync();
     if (core.bracket === "opening") {
-      core.bracketFailure = errorMessage(BACK.error, fields);
+      core.bracketFailure ??= errorMessage(BACK.error, fields);
       if (isFenceCode(fields.get("C"))) this.#front.lost();
       return DROP;
     }
@@ -310,7 +309,7 @@ export class Back implements MessageHandler {
   }
 
   #notice(bytes: Buffer, start: number, end: number, total: number): Action {
-    if (this.#core.replies.head() === (reply.QUERY | reply.OWN)) return DROP;
+    if (this.#core.replies.head() & reply.APART) return DROP;
     if (!this.#core.query || end - start < total) return PASS;
     const moved = this.#moved(BACK.notice, errorFields(bytes, start, end));
     if (!moved) return PASS;
@@ -379,6 +378,7 @@ export class Back implements MessageHandler {
     }
     if (kind === reply.FUNCTION) core.entersFunction = false;
     const action = (head & reply.OWN) !== 0 ? DROP : PASS;
+    if (core.replies.readies > 0) return action;
     if (core.bracket === "opening") this.#bracketAnswered();
     if (core.replies.readies === 0) this.#settle(status);
     return action;
@@ -386,11 +386,8 @@ export class Back implements MessageHandler {
 
   /** The bracket is open, or is closed again because it did not open: then the client gets the reason. */
   #bracketAnswered(): void {
-    const core = this.#core;
-    const failed = core.bracketFailure !== undefined;
-    core.bracket = failed ? "none" : "open";
-    if (!failed && core.readOnlyDefault) return;
-    this.#ownQuery(failed ? core.fence.bracketClose : core.fence.defaultWritable);
+    if (this.#core.bracketFailure) this.#front.out.closeBracket();
+    else this.#core.bracket = "open";
   }
 
   /** Nothing is in flight: the server's word on the transaction is the last one. */
@@ -422,16 +419,11 @@ export class Back implements MessageHandler {
   /** Puts the read-only default back on, gives the bracket's lock back. True: it waits for the answers. */
   #closesWhatIsOpen(): boolean {
     const core = this.#core;
-    if (core.seatBeltOpen || core.bracketStuck) this.#ownQuery(core.fence.defaultReadOnly);
-    if (core.bracketStuck) this.#ownQuery(core.fence.bracketClose);
+    if (core.bracketStuck) this.#front.out.apart(core.fence.bracketClose);
+    else if (core.seatBeltOpen) this.#front.out.apart(core.fence.defaultReadOnly);
     core.seatBeltOpen = false;
     core.bracketStuck = false;
     return core.replies.readies > 0;
-  }
-
-  #ownQuery(bytes: Buffer): void {
-    this.#core.host.toServer.push(bytes, 0, bytes.length);
-    this.#core.replies.push(reply.QUERY | reply.OWN);
   }
 
   #push(bytes: Buffer): void {

@@ -5,7 +5,7 @@ import { type Fenced, failure, type JobOfTest, startFenced, until } from "../../
 import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
-import { bind, execute, parse, query, sync } from "./messages.ts";
+import { bind, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
 
 const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];
 
@@ -77,6 +77,32 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     expect(await failure(send(client, "VACUUM b"))).toMatchObject({ code: "25001" });
     await client.query("ROLLBACK");
   });
+
+  test.each([["CALL steps(2)"], ["DO $$ BEGIN INSERT INTO b VALUES (1); COMMIT; INSERT INTO b VALUES (2); END $$"]])(
+    "an unnamed statement that an earlier group parsed outlives the bracket: %s",
+    async (sql) => {
+      const client = await RawClient.open({ port: proxied.port });
+      await client.exchange(1, query("TRUNCATE b"));
+      for (let round = 0; round < 2; round++) {
+        // As pgx and lib/pq do it: describe in one group, run in the next, and again.
+        if (round === 0) await client.exchange(1, parse("", sql), message(FRONT.describe, cstring("S")), sync());
+        const answers = await client.exchange(1, bind("", ""), execute(""), sync());
+        expect(answers).toEqual(["2", expect.stringMatching(/^C (CALL|DO)/), "Z I"]);
+      }
+      // The closing seat belt leaves it alone, too.
+      await client.exchange(1, parse("open", "SET default_transaction_read_only = off"), sync());
+      await client.exchange(1, bind("", "open"), execute(""), sync());
+      await client.exchange(1, bind("", ""), execute(""), sync());
+      expect((await admin.query("SELECT i FROM b ORDER BY i")).rows.map((row) => row.i)).toEqual([1, 1, 1, 2, 2, 2]);
+      // Nothing of the bracket is left in the session.
+      const left = await client.exchange(
+        1,
+        query("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE '\\_fencedjob\\_a%'"),
+      );
+      expect(left).toContainEqual(expect.stringMatching(/^D .*0$/));
+      await client.end();
+    },
+  );
 
   test("their errors are the server's own, and what follows is fenced again", async () => {
     const client = await proxied.connect();

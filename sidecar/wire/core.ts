@@ -9,7 +9,7 @@ import type { PermitState } from "../../lease/permit.ts";
 import type { Counters } from "./counters.ts";
 import type { WireError } from "./errors.ts";
 import type { Sink } from "./framer.ts";
-import { bind, closePortal, closeStatement, execute, IDLE, parse, query } from "./messages.ts";
+import { bind, closePortal, closeStatement, execute, IDLE, parse, sync } from "./messages.ts";
 import { Names } from "./names.ts";
 import { ReplyQueue } from "./replies.ts";
 import type { Verdict } from "./verdict.ts";
@@ -34,7 +34,17 @@ export interface SessionHost {
   end(): void;
 }
 
-/** The bytes that enter the gate, made once per proxy. */
+/**
+ * Statements of the proxy between two groups of the client, in a group of their own. The client's unnamed statement
+ * outlives them, which a simple query would drop; and there is a Sync behind them, without which PostgreSQL 18 would
+ * lose what a simple query commits next.
+ */
+export interface ApartGroup {
+  readonly bytes: Buffer;
+  readonly statements: number;
+}
+
+/** The bytes that enter the gate, made once per session. */
 export interface FenceBytes {
   /** In front of a simple query, in a transaction that is to write. */
   readonly writableText: Buffer;
@@ -58,11 +68,14 @@ export interface FenceBytes {
   readonly enterInBlock: Buffer;
   /** Inside or outside of a block, where that is not known: the row lock, in a portal of its own. */
   readonly enterAnywhere: Buffer;
-  /** Simple queries around a statement that no transaction can hold the gate for (fence/enter.ts, bracketSql). */
-  readonly bracketOpen: Buffer;
-  readonly bracketClose: Buffer;
-  readonly defaultWritable: Buffer;
-  readonly defaultReadOnly: Buffer;
+  /** Around a statement that no transaction can hold the gate for (fence/enter.ts, bracketSql). */
+  readonly bracketLock: ApartGroup;
+  readonly bracketCheck: ApartGroup;
+  /** The same, and opens the read-only default. */
+  readonly bracketCheckWritable: ApartGroup;
+  /** Puts the default back on, gives the lock back. */
+  readonly bracketClose: ApartGroup;
+  readonly defaultReadOnly: ApartGroup;
 }
 
 /** Names of prepared statements and portals that begin so are the proxy's; a client's message that uses one is refused. */
@@ -70,17 +83,18 @@ export const OWN_NAME_PREFIX = "_fencedjob_";
 
 /** `suffix`: random, so that SQL cannot replace the session's prepared statements without looking for their names. */
 export function fenceBytes(jobId: number, identity: FenceIdentity, suffix: string): FenceBytes {
-  const [writableName = "", enterName = "", lockName = "", readOnlyName = ""] = ["w", "e", "l", "r"].map(
+  const [writableName = "", enterName = "", lockName = "", readOnlyName = "", apartName = ""] = [..."welra"].map(
     (letter) => `${OWN_NAME_PREFIX}${letter}_${suffix}`,
   );
   const { generation } = identity;
   const lock = `${enterLockSql(jobId, generation)};`;
   const bracket = bracketSql(jobId, identity);
   return {
-    bracketOpen: query(bracket.open),
-    bracketClose: query(bracket.close),
-    defaultWritable: query("SET default_transaction_read_only=off"),
-    defaultReadOnly: query("SET default_transaction_read_only=on"),
+    bracketLock: apart(apartName, bracket.lock),
+    bracketCheck: apart(apartName, bracket.check),
+    bracketCheckWritable: apart(apartName, bracket.check, "SET default_transaction_read_only=off"),
+    bracketClose: apart(apartName, "SET default_transaction_read_only=on", bracket.unlock),
+    defaultReadOnly: apart(apartName, "SET default_transaction_read_only=on"),
     writableText: Buffer.from(`SET TRANSACTION READ WRITE;${lock}`),
     readOnlyText: Buffer.from(lock),
     // Not SET TRANSACTION READ WRITE: outside of a block it warns, once per transaction, in the server's log too.
@@ -210,6 +224,12 @@ export class Core {
 
 function prepared(name: string, sql: string): Buffer {
   return Buffer.concat([closeStatement(name), parse(name, sql)]);
+}
+
+/** An error leaves the statement behind, so it is closed in front, too. */
+function apart(name: string, ...statements: readonly string[]): ApartGroup {
+  const run = (sql: string): Buffer[] => [prepared(name, sql), bind("", name), execute(""), closeStatement(name)];
+  return { bytes: Buffer.concat([...statements.flatMap(run), sync()]), statements: statements.length };
 }
 
 function runInOwnPortal(statement: string): Buffer {

@@ -22,6 +22,7 @@ export class Front implements MessageHandler {
   readonly framer: Framer;
   /** Ownership turns out to be lost: ends the session with the reason. */
   readonly lost: () => void;
+  readonly out: Outgoing;
   readonly #core: Core;
   readonly #simple: SimpleProtocol;
   readonly #extended: ExtendedProtocol;
@@ -30,9 +31,9 @@ export class Front implements MessageHandler {
     this.#core = core;
     this.lost = lost;
     this.framer = new Framer(this, core.host.toServer);
-    const out = new Outgoing(core, () => this.framer.flush(), lost);
-    this.#simple = new SimpleProtocol(core, out);
-    this.#extended = new ExtendedProtocol(core, out);
+    this.out = new Outgoing(core, () => this.framer.flush(), lost);
+    this.#simple = new SimpleProtocol(core, this.out);
+    this.#extended = new ExtendedProtocol(core, this.out);
   }
 
   bytesNeeded(type: number, total: number): number {

@@ -4,12 +4,15 @@
  */
 import { isFenceCode } from "../../fence/codes.ts";
 import { refuseSql } from "../../fence/enter.ts";
-import type { Core } from "./core.ts";
+import type { ApartGroup, Core } from "./core.ts";
 import { errorBytes, unconfirmedError, type WireError } from "./errors.ts";
 import { type Action, DROP, HOLD } from "./framer.ts";
 import type { Statement } from "./lexer.ts";
 import { FAILED, IDLE } from "./messages.ts";
 import * as reply from "./replies.ts";
+
+/** What answers one statement of an `ApartGroup`. */
+const APART_REPLIES = [reply.CLOSE, reply.PARSE, reply.BIND, reply.EXECUTE, reply.CLOSE] as const;
 
 export class Outgoing {
   readonly #core: Core;
@@ -66,20 +69,25 @@ export class Outgoing {
     const core = this.#core;
     core.bracket = "opening";
     core.unpredictable = true;
-    this.ownQuery(core.fence.bracketOpen);
+    this.apart(core.fence.bracketLock);
+    this.apart(core.readOnlyDefault ? core.fence.bracketCheck : core.fence.bracketCheckWritable);
     return this.wait();
   }
 
   closeBracket(): void {
     const core = this.#core;
     core.bracket = "none";
-    this.ownQuery(core.fence.defaultReadOnly);
-    this.ownQuery(core.fence.bracketClose);
+    this.apart(core.fence.bracketClose);
   }
 
-  ownQuery(bytes: Buffer): void {
+  /** Only where the client's Sync or simple query is the last thing sent. */
+  apart({ bytes, statements }: ApartGroup): void {
+    const { replies } = this.#core;
     this.push(bytes);
-    this.#core.replies.push(reply.QUERY | reply.OWN);
+    for (let i = 0; i < statements; i++) {
+      for (const kind of APART_REPLIES) replies.push(kind | reply.OWN | reply.APART);
+    }
+    replies.push(reply.SYNC | reply.OWN | reply.APART);
   }
 
   /** Puts the fence in front of what comes next. */

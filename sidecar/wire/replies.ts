@@ -23,7 +23,9 @@ export const OWN = 0x80;
 export const REFUSAL = 0x40;
 /** Flag: on its success a name has the meaning that was noted for it (`Names`). */
 export const NOTED = 0x20;
-const KIND = 0x1f;
+/** Flag, with OWN: of a group between two of the client (`ApartGroup`); whatever comes of it is not the client's. */
+export const APART = 0x10;
+const KIND = 0x0f;
 
 /** Requests in flight in one group of a client, a byte each; beyond it the session ends. */
 export const REQUESTS_MAX = 4_194_304;

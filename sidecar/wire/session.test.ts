@@ -1,6 +1,7 @@
 /** The session without sockets: bytes in, bytes out, ends told as they are. */
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { bracketSql } from "../../fence/enter.ts";
 import type { PermitState } from "../../lease/permit.ts";
 import { fenceBytes, type SessionHost } from "./core.ts";
 import { Counters } from "./counters.ts";
@@ -43,6 +44,18 @@ const error = (severity: string, code: string): Buffer =>
     ]),
   );
 const entered = [complete("SET"), complete("LOCK TABLE")];
+const answers = (letters: string): Buffer[] =>
+  [...letters].map((letter) => message(letter.charCodeAt(0), Buffer.alloc(0)));
+const READ_ONLY_DEFAULT = "SET default_transaction_read_only=on";
+/** What `sent` shows of a group of the proxy's own, and how the server answers it. */
+const apart = (...statements: readonly string[]): string[] => [
+  ...statements.flatMap((sql) => ["C", `P ${sql}`, "B", "E", "C"]),
+  "S",
+];
+const apartAnswers = (...tags: readonly string[]): Buffer[] => [
+  ...tags.flatMap((tag) => [...answers("312"), complete(tag), ...answers("3")]),
+  readyForQuery(0x49),
+];
 
 class Setup {
   readonly toClient: Buffer[] = [];
@@ -101,11 +114,14 @@ class Setup {
       return letter === "E" ? `E ${errorFields(bytes, 0, bytes.length).get("C")}` : letter;
     });
   }
-  /** What came to the server: the text of queries, else letters. */
+  /** What came to the server: the text of queries, the letters of the rest, with the text behind a Parse of a group apart. */
   sent(): string[] {
-    return split(Buffer.concat(this.toServer.splice(0))).map((bytes) =>
-      bytes[0] === FRONT.query ? bytes.toString("utf8", 5, bytes.length - 1) : String.fromCharCode(bytes[0] as number),
-    );
+    return split(Buffer.concat(this.toServer.splice(0))).map((bytes) => {
+      const letter = String.fromCharCode(bytes[0] as number);
+      if (letter === "Q") return bytes.toString("utf8", 5, bytes.length - 1);
+      const [name = "", sql] = bytes.toString("utf8", 5).split("\0");
+      return letter === "P" && name.startsWith("_fencedjob_a_") ? `P ${sql}` : letter;
+    });
   }
 }
 
@@ -155,16 +171,9 @@ describe("Session", () => {
     const plain = [parse("", "INSERT"), bind("", ""), execute(""), sync()];
     const setup = new Setup().client(...plain);
     expect(setup.sent().join("")).toBe("CPBECPCPCPBEPBES");
-    setup.server(...["3", "1", "2"].map((c) => message(c.charCodeAt(0), Buffer.alloc(0))), complete("SET"));
-    setup.server(
-      ...["3", "1", "3", "1", "3", "1", "2"].map((c) => message(c.charCodeAt(0), Buffer.alloc(0))),
-      complete("SELECT 0"),
-    );
-    setup.server(
-      ...["1", "2"].map((c) => message(c.charCodeAt(0), Buffer.alloc(0))),
-      complete("INSERT 0 1"),
-      readyForQuery(0x49),
-    );
+    setup.server(...answers("312"), complete("SET"));
+    setup.server(...answers("3131312"), complete("SELECT 0"));
+    setup.server(...answers("12"), complete("INSERT 0 1"), readyForQuery(0x49));
     expect(setup.heard()).toEqual(["1", "2", "C", "Z"]);
     setup.client(...plain, ...plain);
     expect(setup.sent().join("")).toBe("BEBEPBESBEBEPBES");
@@ -298,9 +307,9 @@ describe("Session", () => {
     const opened = message(BACK.parameterStatus, cstring("default_transaction_read_only\0off"));
     const setup = new Setup().client(query("SET default_transaction_read_only = off"), query("INSERT"));
     setup.server(complete("SET"), opened, readyForQuery(0x49));
-    expect(setup.sent()).toEqual(["SET default_transaction_read_only = off", "SET default_transaction_read_only=on"]);
+    expect(setup.sent()).toEqual(["SET default_transaction_read_only = off", ...apart(READ_ONLY_DEFAULT)]);
     expect(setup.heard()).toEqual(["C", "Z"]);
-    setup.server(complete("SET"), readyForQuery(0x49));
+    setup.server(...apartAnswers("SET"));
     expect(setup.heard()).toEqual([]);
     expect(setup.sent()).toEqual([`${PREFIX}INSERT`]);
   });
@@ -309,22 +318,35 @@ describe("Session", () => {
     const opened = message(BACK.parameterStatus, cstring("default_transaction_read_only\0off"));
     const shut = message(BACK.parameterStatus, cstring("default_transaction_read_only\0on"));
     const setup = new Setup().client(query("VACUUM"));
-    expect(setup.sent()[0]).toContain("pg_advisory_lock_shared");
-    setup.server(complete("SELECT 1"), complete("SELECT 1"), readyForQuery(0x49));
-    expect(setup.session.cancellable).toBe(false);
-    setup.server(complete("SET"), opened, readyForQuery(0x49));
-    const closing = ["SET default_transaction_read_only=on", expect.stringContaining("pg_advisory_unlock_shared")];
-    expect(setup.sent()).toEqual(["SET default_transaction_read_only=off", "VACUUM", ...closing]);
+    const { lock, check, unlock } = bracketSql(1, IDENTITY);
+    expect(setup.sent()).toEqual([...apart(lock), ...apart(check, "SET default_transaction_read_only=off")]);
+    setup.server(...apartAnswers("SELECT 1"));
+    expect(setup.sent()).toEqual([]);
+    setup.server(opened, ...apartAnswers("SELECT 1", "SET"));
+    expect(setup.sent()).toEqual(["VACUUM", ...apart(READ_ONLY_DEFAULT, unlock)]);
     expect(setup.session.cancellable).toBe(true);
     setup.server(complete("VACUUM"), readyForQuery(0x49));
     expect(setup.session.cancellable).toBe(false);
-    setup.server(error("ERROR", "57014"), readyForQuery(0x49), complete("SELECT 1"), readyForQuery(0x49));
-    expect(setup.sent()).toEqual(closing);
-    setup.server(complete("SET"), shut, readyForQuery(0x49), complete("SELECT 1"), readyForQuery(0x49));
+    setup.server(...answers("312"), error("ERROR", "57014"), readyForQuery(0x49));
+    expect(setup.sent()).toEqual(apart(READ_ONLY_DEFAULT, unlock));
+    setup.server(shut, ...apartAnswers("SET", "SELECT 1"));
     expect(setup.heard()).toEqual(["C", "Z"]);
     setup.client(query("INSERT"));
     expect(setup.sent()).toEqual([`${PREFIX}INSERT`]);
   });
+
+  test.each([[true], [false]])(
+    "INV-10: … and a server that goes while a bracket closes leaves no outcome unknown (with a last word: %s)",
+    (fatal) => {
+      const setup = new Setup().client(query("VACUUM")).server(...apartAnswers("SELECT 1"));
+      setup.server(...apartAnswers("SELECT 1", "SET"), complete("VACUUM"), readyForQuery(0x49));
+      expect(setup.heard()).toEqual(["C", "Z"]);
+      if (fatal) setup.server(error("FATAL", "57P01"));
+      else setup.session.serverClosed();
+      setup.judge({ kind: "ours" });
+      expect(setup.heard()).toEqual([fatal ? "E 57P01" : "E 08006"]);
+    },
+  );
 
   test("hostile bytes from either side end in ProtocolError or in nothing, never in another failure", () => {
     const legal = [

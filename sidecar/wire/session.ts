@@ -58,15 +58,20 @@ export class Session {
     return this.#back.framer.holding;
   }
 
-  /** Requests of the client are in flight. */
+  /** Something of the client is under way. */
   get busy(): boolean {
-    return this.#core.replies.length > 0 || this.#core.inGroup;
+    return this.cancellable || this.#core.inGroup;
   }
 
   /** Something of the client runs, or waits to run: a cancel is meant for it and not for the proxy's own statements. */
   get cancellable(): boolean {
-    const { replies, bracket } = this.#core;
-    return replies.length > replies.own || bracket === "opening";
+    return this.#awaited || this.#core.bracket === "opening";
+  }
+
+  /** Answers to the client's own requests are still to come. */
+  get #awaited(): boolean {
+    const { replies } = this.#core;
+    return replies.length > replies.own;
   }
 
   /** A cancel request is being delivered: what the client sends next waits until it can hit nothing but its target. */
@@ -117,7 +122,7 @@ export class Session {
 
   #reason(verdict: Verdict, fatal: Buffer | undefined): { bytes: Buffer; loss: boolean } {
     const core = this.#core;
-    const unknown = core.commitInFlight && !this.#onlyEntering(fatal !== undefined);
+    const unknown = core.commitInFlight && this.#awaited && !this.#onlyEntering(fatal !== undefined);
     const loss = this.#lost || isLoss(verdict);
     if (loss) {
       const open = core.status !== IDLE || this.busy;
