@@ -84,9 +84,9 @@ function tlsAttempts(address: DatabaseAddress): [DatabaseAddress, DatabaseAddres
 
 async function attempt(options: UpstreamOptions): Promise<Upstream> {
   const { address, clock, signal } = options;
-  let channel: Channel | undefined;
+  let opened: Socket | undefined;
   let late = false;
-  const destroy = (): void => channel?.destroy();
+  const destroy = (): void => void opened?.destroy();
   const cancelTimer = clock.after(options.timeoutMs, () => {
     late = true;
     destroy();
@@ -94,11 +94,11 @@ async function attempt(options: UpstreamOptions): Promise<Upstream> {
   signal.addEventListener("abort", destroy, { once: true });
   try {
     const socket = await openSocket(address, (raw) => {
-      channel = new Channel(raw);
+      opened = raw;
       if (signal.aborted) raw.destroy();
     });
-    if (channel?.socket !== socket) channel = new Channel(socket);
-    return await start(channel, options);
+    // From here on the channel reads the socket; before, TLS may have to.
+    return await start(new Channel(socket), options);
   } catch (error) {
     destroy();
     if (error instanceof NotAdmitted) throw error;
