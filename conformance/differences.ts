@@ -37,12 +37,6 @@ const expected: readonly Expected[] = [
       "By design: the proxy speaks protocol 3.2 (a key of 32 bytes) with a client that asks for it, in front of an older server too.",
   },
   {
-    suite: /^(JDBC|pgx scenarios)$/,
-    check: /^(targetServerType=(primary|secondary)|target_session_attrs)$/,
-    reason:
-      "Open defect: JDBC and pgx tell a primary by SHOW transaction_read_only outside of a block, which goes unfenced and shows the fence's read-only default. libpq tells it by the reported parameters, which are right.",
-  },
-  {
     suite: /^(lib\/pq scenarios|postgres\.js)$/,
     check: /^(commit of a stale generation|write on an idle stale session)$/,
     reason:

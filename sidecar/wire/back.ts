@@ -171,9 +171,9 @@ export class Back implements MessageHandler {
       if (mayLeave) core.entered = false;
     } else if (tag === "DISCARD ALL" || tag === "DEALLOCATE ALL") {
       core.names.clear();
-      core.prepared = false;
+      core.prepared = 0;
     } else if (tag === "DEALLOCATE") {
-      core.prepared = false;
+      core.prepared = 0;
     }
   }
 
@@ -263,7 +263,7 @@ export class Back implements MessageHandler {
     core.copyIn = false;
     core.names.failed();
     // The skipped requests may have been those that prepare the proxy's own statements.
-    if (core.replies.own > 0) core.prepared = false;
+    if (core.replies.own > 0) core.prepared = 0;
     if (core.replies.length === 0 || core.replies.dropUntilSync()) return;
     core.query = undefined;
     const entersFunction = entering && core.entersFunction;

@@ -129,6 +129,11 @@ export interface QueryInFlight {
   }[];
 }
 
+/** What entering outside of a block needs: to make writable, the row lock, to make read-only again. */
+export const SELECT_PREPARED = 1;
+/** What entering in a block needs. Apart, as preparing the row lock counts as a query: no isolation level could follow. */
+export const LOCK_PREPARED = 2;
+
 export class Core {
   readonly identity: FenceIdentity;
   readonly fence: FenceBytes;
@@ -197,8 +202,8 @@ export class Core {
   /** A refusal failed the open block: its COMMIT must not be answered with a silent ROLLBACK (INV-10). */
   refusedInBlock: WireError | undefined;
 
-  /** The statements of the proxy are prepared in this session. */
-  prepared = false;
+  /** Which of the proxy's statements are prepared in this session, as a sum of the constants above. */
+  prepared = 0;
   readonly names = new Names();
 
   standardStrings = true;

@@ -196,7 +196,7 @@ export class ExtendedProtocol {
         core.commitInFlight = true;
         return;
       case "session":
-        core.prepared = core.prepared && !statement.words.startsWith("D");
+        if (statement.words.startsWith("D")) core.prepared = 0;
         if (statement.words === "DISCARD ALL") core.readOnlyDefault = core.readOnlyDefaultAtStart;
         return;
       default:

@@ -15,7 +15,7 @@ export type StatementKind =
   | "rollbackTo"
   /** SET TRANSACTION: must come before any snapshot of its block. */
   | "setTransaction"
-  /** SET, SHOW, RESET, LISTEN, DISCARD, DEALLOCATE …: needs no fence, or cannot be in a block. */
+  /** SET, SHOW (but of transaction_read_only), RESET, LISTEN, DISCARD, DEALLOCATE …: needs no fence, or cannot be in a block. */
   | "session"
   /** SET SESSION CHARACTERISTICS / default_transaction_read_only: the client's own default. */
   | "setDefault"
@@ -120,15 +120,14 @@ const TELLING_WORDS = new Set(
 );
 
 /** Telling words after which nothing changes the kind. */
-const DECIDING_WORDS = new Set(
-  "SHOW LISTEN UNLISTEN CHECKPOINT SAVEPOINT RELEASE LOCK EXECUTE CALL DO VACUUM".split(" "),
-);
+const DECIDING_WORDS = new Set("LISTEN UNLISTEN CHECKPOINT SAVEPOINT RELEASE LOCK EXECUTE CALL DO VACUUM".split(" "));
 
 /** Whether the kind is clear from these words, whatever follows. */
 function isSettled([first, second]: readonly string[]): boolean {
   if (first === undefined) return false;
   if (!TELLING_WORDS.has(first) || DECIDING_WORDS.has(first)) return true;
   if (second === undefined) return false;
+  if (first === "SHOW") return true;
   if (first === "CREATE" || first === "DROP") return second !== "INDEX" && second !== "UNIQUE";
   return first === "ALTER" && second !== "TABLE" && second !== "DATABASE";
 }
@@ -286,7 +285,7 @@ class Scanner {
     return this.#bytes.toString("latin1", start, Math.min(end, start + 40)).toUpperCase();
   }
 
-  /** Anything that is neither blank nor a name. A quoted name counts as a word without text, save in SET. */
+  /** Anything that is neither blank nor a name. A quoted name counts as a word without text, save that of a setting. */
   #token(c: number, words: string[]): void {
     if (c === QUOTE) this.#string(!this.#options.standardStrings, words);
     else if (c === DOUBLE_QUOTE) {
@@ -376,7 +375,7 @@ class Scanner {
   }
 }
 
-const isSetting = (words: readonly string[]): boolean => words[0] === "SET" || words[0] === "RESET";
+const isSetting = ([first]: readonly string[]): boolean => first === "SET" || first === "RESET" || first === "SHOW";
 
 /** BEGIN ATOMIC, next to each other and outside of parentheses, are the beginning of a body there and nothing else. */
 function createsRoutine([first, second, third, fourth]: readonly string[]): boolean {
@@ -385,7 +384,6 @@ function createsRoutine([first, second, third, fourth]: readonly string[]): bool
 }
 
 const RESETS_DEFAULT = new Set(["ALL", "DEFAULT_TRANSACTION_READ_ONLY"]);
-const SESSION_WORDS = new Set(["SET", "RESET", "SHOW", "LISTEN", "UNLISTEN", "DISCARD", "DEALLOCATE", "CHECKPOINT"]);
 
 function classify(words: readonly string[], offset: number, ordinal: number): Statement {
   const kind = kindOfStatement(words);
@@ -395,44 +393,50 @@ function classify(words: readonly string[], offset: number, ordinal: number): St
   return { kind, offset, ordinal, words: shown, ...(readOnly === undefined ? {} : { readOnly }), chain };
 }
 
+/** Kinds that the first word alone decides. */
+const KIND_OF_WORD: ReadonlyMap<string, StatementKind> = new Map<string, StatementKind>([
+  ["BEGIN", "begin"],
+  ["END", "commit"],
+  ["ABORT", "rollback"],
+  ["SAVEPOINT", "inBlock"],
+  ["RELEASE", "inBlock"],
+  ["LOCK", "inBlock"],
+  ["EXECUTE", "unknown"],
+  ["CALL", "procedure"],
+  ["DO", "procedure"],
+  ["LISTEN", "session"],
+  ["UNLISTEN", "session"],
+  ["DISCARD", "session"],
+  ["DEALLOCATE", "session"],
+  ["CHECKPOINT", "session"],
+]);
+
 function kindOfStatement(words: readonly string[]): StatementKind {
   const [first = "", second = "", third = ""] = words;
   switch (first) {
-    case "BEGIN":
-      return "begin";
     case "START":
       return second === "TRANSACTION" ? "begin" : "plain";
     case "COMMIT":
       return second === "PREPARED" ? "twoPhase" : "commit";
-    case "END":
-      return "commit";
     case "PREPARE":
       return second === "TRANSACTION" ? "twoPhase" : "plain";
-    case "ABORT":
-      return "rollback";
     case "ROLLBACK":
-      if (second === "PREPARED") return "twoPhase";
-      return words.includes("TO") ? "rollbackTo" : "rollback";
+      return second === "PREPARED" ? "twoPhase" : kindOfRollback(words);
     case "SET":
       return kindOfSet(second, third, words);
-    case "SAVEPOINT":
-    case "RELEASE":
-    case "LOCK":
-      return "inBlock";
+    case "SHOW":
+      // How drivers tell a primary. Without the fence it would show the seat belt.
+      return second === "TRANSACTION_READ_ONLY" ? "plain" : "session";
     case "DECLARE":
       return words.includes("HOLD") && !words.includes("WITHOUT") ? "plain" : "inBlock";
-    case "EXECUTE":
-      return "unknown";
-    case "CALL":
-    case "DO":
-      return "procedure";
     case "RESET":
       return RESETS_DEFAULT.has(second) ? "setDefault" : "session";
     default:
-      if (SESSION_WORDS.has(first)) return "session";
-      return outsideBlocksOnly(first, second, words) ? "noBlock" : "plain";
+      return KIND_OF_WORD.get(first) ?? (outsideBlocksOnly(first, second, words) ? "noBlock" : "plain");
   }
 }
+
+const kindOfRollback = (words: readonly string[]): StatementKind => (words.includes("TO") ? "rollbackTo" : "rollback");
 
 function kindOfSet(second: string, third: string, words: readonly string[]): StatementKind {
   const name = second === "SESSION" || second === "LOCAL" ? third : second;

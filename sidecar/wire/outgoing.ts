@@ -4,7 +4,7 @@
  */
 import { isFenceCode } from "../../fence/codes.ts";
 import { refuseSql } from "../../fence/enter.ts";
-import type { ApartGroup, Core } from "./core.ts";
+import { type ApartGroup, type Core, LOCK_PREPARED, SELECT_PREPARED } from "./core.ts";
 import { errorBytes, unconfirmedError, type WireError } from "./errors.ts";
 import { type Action, DROP, HOLD } from "./framer.ts";
 import type { Statement } from "./lexer.ts";
@@ -99,21 +99,24 @@ export class Outgoing {
     const readOnlyAgain = core.readOnly && !inBlock;
     const writable = !core.readOnly || readOnlyAgain;
     const ownPortal = inBlock || core.uncertain;
-    if (!core.prepared) {
+    const anywhere = core.uncertain && writable;
+    const way = inBlock && !anywhere ? LOCK_PREPARED : SELECT_PREPARED;
+    const prepared = (core.prepared & way) !== 0;
+    if (!prepared) {
       // It may fail with the group: the next one waits for the answer.
       core.unpredictable = true;
       this.#prepare(fence.prepareWritable);
     }
     if (writable) this.#execution(ownPortal ? fence.makeWritableInBlock : fence.makeWritable, ownPortal);
-    if (!core.prepared) {
+    if (!prepared && way === LOCK_PREPARED) this.#prepare(fence.prepareEnterInBlock);
+    else if (!prepared) {
       this.#prepare(fence.prepareEnter);
-      this.#prepare(fence.prepareEnterInBlock);
       this.#prepare(fence.prepareReadOnly);
     }
-    if (core.uncertain && writable) this.#execution(fence.enterAnywhere, true);
+    if (anywhere) this.#execution(fence.enterAnywhere, true);
     else this.#execution(inBlock ? fence.enterInBlock : fence.enter, inBlock);
     if (readOnlyAgain) this.#execution(fence.makeReadOnly, false);
-    core.prepared = true;
+    core.prepared |= way;
     core.entered = true;
   }
 
@@ -124,7 +127,7 @@ export class Outgoing {
   guard(): void {
     const core = this.#core;
     if (core.status !== IDLE) return this.enter();
-    if (!core.prepared) {
+    if ((core.prepared & SELECT_PREPARED) === 0) {
       core.unpredictable = true;
       this.#prepare(core.fence.prepareReadOnly);
     }

@@ -10,6 +10,12 @@ import { RawClient } from "../../testing/rawclient.ts";
 import { bind, execute, parse, query, sync } from "./messages.ts";
 
 const INSERT = "INSERT INTO w VALUES (1)";
+/** How drivers and people ask whether they may write; JDBC's targetServerType and pgx's target_session_attrs the first. */
+const SHOWING = [
+  "SHOW transaction_read_only",
+  'show "transaction_read_only"',
+  "SELECT current_setting('transaction_read_only')",
+];
 const group = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute(""), sync()];
 
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
@@ -59,11 +65,36 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
           if (how === "simple" || sql.includes(";")) await client.exchange(1, query(sql));
           else await client.exchange(1, ...group(sql));
         }
-        for (const request of [[query(INSERT)], group(INSERT)]) {
-          answers.push((await client.exchange(1, ...request)).find((line) => /^[CE]/.test(line)));
+        for (const sql of [INSERT, ...SHOWING]) {
+          for (const request of [[query(sql)], group(sql)]) {
+            answers.push((await client.exchange(1, ...request)).find((line) => /^[CDE]/.test(line)));
+          }
         }
         await client.end();
         heard.push(answers);
+      }
+      expect(heard[1]).toEqual(heard[0]);
+    },
+  );
+
+  const blocks = [["BEGIN"], ["BEGIN READ ONLY"], ["BEGIN", "SET TRANSACTION READ ONLY"], ["BEGIN", "SELECT 1/0"]];
+  test.each(blocks.flatMap((block) => [["simple", block] as const, ["extended", block] as const]))(
+    "in a block it is shown, too, and disturbs no isolation level behind it (%s): %j",
+    async (how, block) => {
+      const heard: string[][] = [];
+      for (const port of [fenced.postgres.port, proxy.port]) {
+        const client = await RawClient.open({ port });
+        const from = client.transcript.length;
+        for (const sql of [
+          ...block,
+          ...SHOWING.slice(0, 2),
+          "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+          "COMMIT",
+        ]) {
+          await client.exchange(1, ...(how === "simple" ? [query(sql)] : group(sql)));
+        }
+        heard.push(client.transcript.slice(from));
+        await client.end();
       }
       expect(heard[1]).toEqual(heard[0]);
     },
