@@ -53,6 +53,8 @@ export interface FenceRow {
   readonly issuer: string;
   /** The database's wall time, ISO 8601; for people. Empty if nothing was raised. */
   readonly raisedAt: string;
+  /** A raise, of this job or of another in this database, was under way just before the row was read. */
+  readonly raising: boolean;
 }
 
 export interface ReadOptions {
@@ -224,6 +226,15 @@ function isWaitTooLong(error: unknown): boolean {
   return sqlState === "55P03" || sqlState === "57014";
 }
 
+/**
+ * A raise is under way: it holds or awaits a lock on the table of rows from its first statement to its end, and that is
+ * given back only when its commit can be seen. `fence.protect` takes one, too, for a moment.
+ */
+const RAISING = `SELECT EXISTS (
+  SELECT FROM pg_catalog.pg_locks WHERE locktype = 'relation' AND relation = pg_catalog.to_regclass('fence.job')
+    AND mode IN ('RowShareLock', 'RowExclusiveLock')
+    AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())) AS raising`;
+
 /** The job's row over a fresh connection, or null if this database has never seen the job. */
 export async function readFence(
   address: DatabaseAddress,
@@ -236,6 +247,8 @@ export async function readFence(
     if (recovery.rows[0].standby) {
       throw new FenceError("LF013", { message: `database "${address.database}" is a standby` });
     }
+    // In front of the row: a raise that is not seen here has committed what is read next, or never will.
+    const { raising } = (await client.query(RAISING)).rows[0];
     const { rows } = await client.query(
       `SELECT id, generation, holder, holder_name, incarnation, fence.incarnation() AS present, issuer, raised_at
        FROM fence.job WHERE name = $1`,
@@ -252,6 +265,7 @@ export async function readFence(
       presentIncarnation: row.present,
       issuer: row.issuer ?? "",
       raisedAt: row.raised_at?.toISOString() ?? "",
+      raising,
     };
   });
 }

@@ -2,12 +2,13 @@
 import type pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { Permit } from "../../lease/permit.ts";
-import { systemClock } from "../../platform/clock.ts";
+import { type Clock, systemClock } from "../../platform/clock.ts";
 import { type Failure, type Fenced, failure, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, copyData, copyDone, execute, flush, parse, query, sync } from "./messages.ts";
+import { fenceVerdict } from "./verdict.ts";
 
 const ISOLATION = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
@@ -132,14 +133,46 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     expect(await rows()).toBe(0);
   });
 
-  test("a session ended by an administrator gets the server's own words: the job is still ours", async () => {
-    const old = await proxyOf(1);
+  /** Tells when a verdict waits for a raise to commit. */
+  class WaitingClock implements Clock {
+    readonly monoMs = systemClock.monoMs;
+    readonly wall = systemClock.wall;
+    readonly after = systemClock.after;
+    waits = 0;
+    readonly waiting = Promise.withResolvers<void>();
+    readonly sleep = async (ms: number, signal?: AbortSignal): Promise<void> => {
+      this.waits++;
+      this.waiting.resolve();
+      await systemClock.sleep(ms, signal);
+    };
+  }
+
+  test("a session ended by an administrator gets the server's own words, at once: the job is still ours", async () => {
+    const clock = new WaitingClock();
+    const old = await startFencedProxy(job, 1, { verdict: fenceVerdict(job.address, job.identity(1), clock) });
+    proxies.push(old);
     const client = await old.connect();
     const { rows: found } = await client.query("SELECT pg_backend_pid() AS pid");
     const told = new Promise<Failure>((resolve) => client.once("error", (error) => resolve(error as Failure)));
     await admin.query("SELECT pg_terminate_backend($1)", [found[0].pid]);
     expect(await told).toMatchObject({ code: "57P01", severity: "FATAL" });
+    expect(clock.waits).toBe(0);
     expect((await (await old.connect()).query("SELECT 1 AS one")).rows).toEqual([{ one: 1 }]);
+  });
+
+  test("INV-10: a session that a raise has ended waits for its commit, and gets that as the reason", async () => {
+    const clock = new WaitingClock();
+    const old = await startFencedProxy(job, 1, { verdict: fenceVerdict(job.address, job.identity(1), clock) });
+    proxies.push(old);
+    const client = await old.connect();
+    const told = new Promise<Failure>((resolve) => client.once("error", (error) => resolve(error as Failure)));
+    const raiser = await fenced.connect();
+    await raiser.query("BEGIN READ WRITE");
+    const { fenceName } = job.identity(2);
+    await raiser.query("SELECT fence.raise($1, 2, 'uid-2', 'invoice-run-2', 'n', 'i')", [fenceName]);
+    await clock.waiting.promise;
+    await raiser.query("COMMIT");
+    expectOver(await told);
   });
 
   test("a missing right on the gate is the server's own error, not a loss", async () => {

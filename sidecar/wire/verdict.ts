@@ -1,5 +1,5 @@
 /** What the fence row says about our ownership, read over a fresh connection before loss is declared. */
-import { readFence } from "../../fence/client.ts";
+import { type FenceRow, readFence } from "../../fence/client.ts";
 import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
 import type { Clock } from "../../platform/clock.ts";
 
@@ -22,53 +22,87 @@ export const isLoss = (verdict: Verdict): boolean => verdict.kind === "supersede
 /** Reads who owns the job. `ended`: a server session was ended from outside, which a raise does before it commits. */
 export type VerdictReader = (ended: boolean) => Promise<Verdict>;
 
+/** One look at the row. `raising`: a raise was under way when it was read, and may commit yet. */
+export interface Reading {
+  readonly verdict: Verdict;
+  readonly raising: boolean;
+}
+
 /** The server may be the one that is gone: a session must not wait longer for the reason of its end. */
 const READ_MS_MAX = 3_000;
-/** A raise that has ended our session commits within this, or it was somebody else who ended it. */
+/** A raise that has ended our session commits within this, or is not told as the reason. */
 const RAISE_COMMITS_MS = 2_000;
 const RAISE_POLL_MS = 25;
 
-/**
- * A verdict function over `readFence`. Sessions that ask at the same time share one reading; a loss is final and is not
- * read again. Never rejects.
- */
+/** A verdict function over `readFence`. */
 export function fenceVerdict(address: DatabaseAddress, identity: FenceIdentity, clock: Clock): VerdictReader {
+  return verdictReader(() => readOnce(address, identity, clock), clock);
+}
+
+/**
+ * Sessions that ask while a reading is under way share the next one: the present one may have looked before theirs was
+ * refused or ended. A loss is final and is not read again. Never rejects, as `look` does not.
+ */
+export function verdictReader(look: () => Promise<Reading>, clock: Clock): VerdictReader {
   let loss: Verdict | undefined;
-  const readings = new Map<boolean, Promise<Verdict>>();
   const read = async (ended: boolean): Promise<Verdict> => {
     const untilMs = clock.monoMs() + RAISE_COMMITS_MS;
-    for (;;) {
-      const verdict = await readOnce(address, identity, clock);
-      if (!ended || verdict.kind !== "ours" || clock.monoMs() >= untilMs) return verdict;
+    while (!loss) {
+      const { verdict, raising } = await look();
+      if (isLoss(verdict)) loss = verdict;
+      // Ended by somebody else, as long as no raise is under way.
+      if (!ended || !raising || verdict.kind !== "ours" || clock.monoMs() >= untilMs) return verdict;
       await clock.sleep(RAISE_POLL_MS);
     }
+    return loss;
   };
-  return async (ended) => {
-    if (loss) return loss;
-    const shared = readings.get(ended) ?? read(ended);
-    readings.set(ended, shared);
-    const verdict = await shared;
-    readings.delete(ended);
-    if (isLoss(verdict)) loss = verdict;
-    return verdict;
+  const [plain, ended] = [shareTheNext(() => read(false)), shareTheNext(() => read(true))];
+  return (isEnded) => (isEnded ? ended() : plain());
+}
+
+/** One run at a time; who asks during one gets the outcome of the run behind it. */
+function shareTheNext<T>(run: () => Promise<T>): () => Promise<T> {
+  let running: Promise<T> | undefined;
+  let next: Promise<T> | undefined;
+  const start = (): Promise<T> => {
+    const started = run();
+    running = started;
+    void started.then(() => {
+      if (running === started) running = undefined;
+    });
+    return started;
+  };
+  return () => {
+    if (!running) return start();
+    next ??= running.then(() => {
+      next = undefined;
+      return start();
+    });
+    return next;
   };
 }
 
-async function readOnce(address: DatabaseAddress, identity: FenceIdentity, clock: Clock): Promise<Verdict> {
+async function readOnce(address: DatabaseAddress, identity: FenceIdentity, clock: Clock): Promise<Reading> {
   try {
     const row = await readFence(address, identity.fenceName, { clock, timeoutMs: READ_MS_MAX });
-    if (!row) return { kind: "unknown", why: "the database does not know the job" };
-    if (row.generation !== identity.generation || row.holder !== identity.holder) {
-      const { generation, holderName, raisedAt } = row;
-      return { kind: "superseded", generation, holderName, raisedAt };
-    }
-    if (row.incarnation !== row.presentIncarnation) {
-      return { kind: "incarnation", recorded: row.incarnation, present: row.presentIncarnation };
-    }
-    return { kind: "ours" };
+    if (!row) return unreadable("the database does not know the job");
+    return { verdict: judge(row, identity), raising: row.raising };
   } catch (error) {
-    return { kind: "unknown", why: error instanceof Error ? error.message : String(error) };
+    return unreadable(error instanceof Error ? error.message : String(error));
   }
+}
+
+const unreadable = (why: string): Reading => ({ verdict: { kind: "unknown", why }, raising: false });
+
+function judge(row: FenceRow, identity: FenceIdentity): Verdict {
+  if (row.generation !== identity.generation || row.holder !== identity.holder) {
+    const { generation, holderName, raisedAt } = row;
+    return { kind: "superseded", generation, holderName, raisedAt };
+  }
+  if (row.incarnation !== row.presentIncarnation) {
+    return { kind: "incarnation", recorded: row.incarnation, present: row.presentIncarnation };
+  }
+  return { kind: "ours" };
 }
 
 /** A verdict for people. */
