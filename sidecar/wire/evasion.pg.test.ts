@@ -104,6 +104,14 @@ const ATTACKS: Record<string, Attack> = {
       ],
     ],
   },
+  "a name that cannot be compared cannot hide a DO that ends its transaction": {
+    before: [[parse("é", `DO $d$ BEGIN COMMIT; SET TRANSACTION READ WRITE; ${INSERT}; END $d$`), sync()]],
+    attempt: [[bind("", "é"), execute(""), sync()]],
+  },
+  "EXECUTE of a DO that the protocol prepared cannot end its transaction": {
+    before: [[parse("s", `DO $d$ BEGIN COMMIT; SET TRANSACTION READ WRITE; ${INSERT}; END $d$`), sync()]],
+    attempt: [[query("EXECUTE s")], group("EXECUTE s")],
+  },
   "a name that cannot be compared cannot hide the ROLLBACK of a failed block": {
     before: [[parse("é", "ROLLBACK"), sync()], [query("BEGIN")], [query("SELECT 1/0")]],
     attempt: [[bind("", "é"), execute(""), ...group("BEGIN READ WRITE", INSERT, "COMMIT")]],

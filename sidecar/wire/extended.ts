@@ -8,6 +8,7 @@ import { type Action, DROP, HOLD, PASS, ProtocolError } from "./framer.ts";
 import { needsBracket, takesSnapshot } from "./inject.ts";
 import { lexFirst, type Statement } from "./lexer.ts";
 import { bind, copyFail, cstringEnd, execute, FAILED, FRONT, IDLE, IN_BLOCK, parse, sync } from "./messages.ts";
+import { isComparable } from "./names.ts";
 import type { Outgoing } from "./outgoing.ts";
 import * as reply from "./replies.ts";
 
@@ -37,6 +38,12 @@ export class ExtendedProtocol {
     }
     if (type === FRONT.close) return this.#close(bytes, start, end);
     const statement = this.#statementOf(type, bytes, start, end, total);
+    if (type === FRONT.parse && statement && needsBracket(statement) && !isComparable(bytes, start + 5, end)) {
+      // An Execute of it would be taken for one that stays in its transaction.
+      this.#beginGroup();
+      const what = `${statement.words} prepared under a name that is not ASCII`;
+      return this.#refuseGroup(notSupported(what, "Give it an ASCII name, or none."));
+    }
     // A doubtful name goes bare only as the first of all, when nothing in flight can have opened the read-only default.
     if (!core.inGroup && statement?.doubtful && core.replies.readies > 0) return this.#out.wait();
     const blocked = this.#out.blocked(statement, false);

@@ -101,8 +101,9 @@ function keyOf(bytes: Buffer, start: number, end: number): string | undefined {
   return bytes.toString("latin1", start, Math.min(end, start + NAME_BYTES_MAX));
 }
 
-function isComparable(bytes: Buffer, start: number, end: number): boolean {
+/** Whether the name at `start`, up to a NUL or `end`, means the same in every client encoding. */
+export function isComparable(bytes: Buffer, start: number, end: number): boolean {
   const stop = Math.min(end, start + NAME_BYTES_MAX);
-  for (let at = start; at < stop; at++) if ((bytes[at] as number) >= 0x80) return false;
+  for (let at = start; at < stop && bytes[at] !== 0; at++) if ((bytes[at] as number) >= 0x80) return false;
   return true;
 }
