@@ -89,8 +89,9 @@ export class Back implements MessageHandler {
         if (reply.kindOf(core.replies.head()) === reply.EXECUTE) core.replies.shift();
         return PASS;
       case BACK.copyIn:
+        this.#passNow(bytes, start, end);
         this.#copyInBegins();
-        return PASS;
+        return DROP;
       case BACK.error:
         return this.#error(bytes, start, end, total);
       case BACK.notice:
@@ -98,7 +99,7 @@ export class Back implements MessageHandler {
       case BACK.parameterStatus:
         return this.#parameter(bytes, start, end);
       case BACK.ready:
-        return this.#ready(bytes[start + 5] as number);
+        return this.#ready(bytes, start, end);
       default:
         return PASS;
     }
@@ -363,8 +364,9 @@ export class Back implements MessageHandler {
     core.host.end();
   }
 
-  #ready(status: number): Action {
+  #ready(bytes: Buffer, start: number, end: number): Action {
     const core = this.#core;
+    const status = bytes[start + 5] as number;
     const head = core.replies.head();
     const kind = reply.kindOf(head);
     if (kind !== reply.SYNC && kind !== reply.QUERY && kind !== reply.FUNCTION) {
@@ -380,8 +382,11 @@ export class Back implements MessageHandler {
     const action = (head & reply.OWN) !== 0 ? DROP : PASS;
     if (core.replies.readies > 0) return action;
     if (core.bracket === "opening") this.#bracketAnswered();
-    if (core.replies.readies === 0) this.#settle(status);
-    return action;
+    if (core.replies.readies > 0 || !this.#settle(status) || !this.#front.framer.holding) return action;
+    if (action === PASS) this.#passNow(bytes, start, end);
+    else this.framer.flush();
+    this.#front.framer.resume();
+    return DROP;
   }
 
   /** The bracket is open, or is closed again because it did not open: then the client gets the reason. */
@@ -390,8 +395,8 @@ export class Back implements MessageHandler {
     else this.#core.bracket = "open";
   }
 
-  /** Nothing is in flight: the server's word on the transaction is the last one. */
-  #settle(status: number): void {
+  /** Nothing is in flight: the server's word on the transaction is the last one. True: the client goes on. */
+  #settle(status: number): boolean {
     const core = this.#core;
     if (!core.inGroup) {
       core.status = status;
@@ -412,8 +417,8 @@ export class Back implements MessageHandler {
       core.readOnlyDefaultTold = core.readOnlyDefault;
       this.#push(parameterStatus("default_transaction_read_only", core.readOnlyDefault ? "on" : "off"));
     }
-    if (core.bracket === "none" && core.status === IDLE && !core.inGroup && this.#closesWhatIsOpen()) return;
-    this.#front.framer.resume();
+    if (core.bracket === "none" && core.status === IDLE && !core.inGroup && this.#closesWhatIsOpen()) return false;
+    return true;
   }
 
   /** Puts the read-only default back on, gives the bracket's lock back. True: it waits for the answers. */
@@ -424,6 +429,12 @@ export class Back implements MessageHandler {
     core.seatBeltOpen = false;
     core.bracketStuck = false;
     return core.replies.readies > 0;
+  }
+
+  /** To the client before the client's messages that waited for it go on, and may be answered by the proxy itself. */
+  #passNow(bytes: Buffer, start: number, end: number): void {
+    this.framer.flush();
+    this.#core.host.toClient.push(bytes, start, end);
   }
 
   #push(bytes: Buffer): void {

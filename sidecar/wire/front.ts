@@ -5,6 +5,7 @@
  * its transaction state and the client's idea of it stay one (the reply goes through `Back`).
  */
 import type { Core } from "./core.ts";
+import type { WireError } from "./errors.ts";
 import { ExtendedProtocol } from "./extended.ts";
 import { type Action, DROP, Framer, HOLD, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
 import { FRONT } from "./messages.ts";
@@ -17,6 +18,9 @@ const PARSE_BYTES_SEEN = 64 * 1024;
 const BIND_BYTES_SEEN = 4 * 1024;
 /** Messages that are one name or nothing. */
 const SMALL_BYTES_MAX = 64 * 1024;
+
+/** What a client may send while the server waits for COPY data. */
+const BELONGS_TO_COPY = new Set<number>([FRONT.copyData, FRONT.copyDone, FRONT.copyFail, FRONT.flush]);
 
 export class Front implements MessageHandler {
   readonly framer: Framer;
@@ -69,6 +73,8 @@ export class Front implements MessageHandler {
     if (type !== FRONT.sync && type !== FRONT.terminate) {
       if (core.dropping) return DROP;
       if (core.discarding) return PASS;
+      // The server would end the session, too; held, the message would wait for an end of COPY that waits behind it.
+      if ((core.copyIn || core.copyInSimple) && !BELONGS_TO_COPY.has(type)) return this.out.fatal(notInCopy(type));
     }
     switch (type) {
       case FRONT.copyData:
@@ -90,4 +96,13 @@ export class Front implements MessageHandler {
         return this.#extended.request(type, bytes, start, end, total);
     }
   }
+}
+
+function notInCopy(type: number): WireError {
+  return {
+    severity: "FATAL",
+    code: "08P01",
+    message: `unexpected message type 0x${type.toString(16).toUpperCase()} during COPY from stdin`,
+    hint: "Send CopyDone or CopyFail first.",
+  };
 }
