@@ -1,0 +1,180 @@
+/**
+ * Hostile bytes: whatever a client sends, and whatever a server answers, the session goes on or ends, and no statement
+ * reaches the server where it could write outside of the gate (INV-3).
+ *
+ * Counted by messages; `npm run fuzz` runs many more. A failure prints fast-check's seed and path: give them back in
+ * FUZZ_SEED and FUZZ_PATH.
+ */
+import fc from "fast-check";
+import { afterAll, describe, expect, test } from "vitest";
+import { HostileDialogue, type Step, stepOf } from "../../testing/hostiledialogue.ts";
+import { Choices, mutated } from "../../testing/hostilemessages.ts";
+import { seededRandom } from "../../testing/seeded.ts";
+import { ProtocolError } from "./framer.ts";
+import { BACK, bind, execute, FRONT, message, parse, query, sync } from "./messages.ts";
+
+const MESSAGES = Number(process.env.FUZZ_MESSAGES ?? 300_000);
+const STEPS_MAX = 200;
+/** Messages that a session takes before it ends; measured. */
+const MESSAGES_PER_RUN = 40;
+const REPEAT = {
+  ...(process.env.FUZZ_SEED ? { seed: Number(process.env.FUZZ_SEED) } : {}),
+  ...(process.env.FUZZ_PATH ? { path: process.env.FUZZ_PATH } : {}),
+};
+const TIMEOUT_MS = 120_000 + MESSAGES / 2;
+
+let messages = 0;
+afterAll(() => console.info(`hostile bytes: ${messages} messages of clients`));
+
+/** Steps of one dialogue; most streams stay legal for a while, some hardly begin. */
+const steps = fc
+  .tuple(fc.constantFrom(0, 0.01, 0.05, 0.3), fc.array(fc.nat(), { minLength: 1, maxLength: STEPS_MAX, size: "max" }))
+  .map(([changes, seeds]) => seeds.map((seed) => stepOf(seed, changes)));
+const runsFor = (share: number): number => Math.ceil((MESSAGES * share) / MESSAGES_PER_RUN);
+
+function play(all: readonly Step[], readOnlyDefault: boolean): HostileDialogue {
+  const dialogue = new HostileDialogue({ readOnlyDefault });
+  for (const step of all) {
+    if (dialogue.ended) break;
+    dialogue.take(step);
+  }
+  dialogue.settle();
+  messages += dialogue.taken;
+  return dialogue;
+}
+
+describe("INV-3 under hostile bytes", () => {
+  test("whatever a client sends, nothing runs outside of the gate, and nothing hangs", { timeout: TIMEOUT_MS }, () => {
+    let written = 0;
+    fc.assert(
+      fc.property(steps, fc.boolean(), (all, readOnlyDefault) => {
+        const dialogue = play(all, readOnlyDefault);
+        const { transactions } = dialogue.server;
+        expect(transactions.unfenced).toEqual([]);
+        expect(dialogue.hangs).toBeUndefined();
+        written += transactions.written;
+      }),
+      { numRuns: runsFor(0.8), ...REPEAT },
+    );
+    // Else nothing was tested.
+    expect(written).toBeGreaterThan(MESSAGES / 200);
+  });
+
+  test("whatever a server answers, a session ends with ProtocolError or goes on", { timeout: TIMEOUT_MS }, () => {
+    fc.assert(
+      fc.property(steps, fc.nat(), (all, seed) => {
+        const dialogue = new HostileDialogue();
+        const choices = new Choices(seededRandom(seed));
+        for (const step of all) {
+          if (dialogue.ended) break;
+          if ("deliver" in step) dialogue.deliver(step.deliver, (bytes) => mutated([bytes], choices, 0.3));
+          else dialogue.take(step);
+        }
+        messages += dialogue.taken;
+      }),
+      { numRuns: runsFor(0.2), ...REPEAT },
+    );
+  });
+
+  test("any split of a stream brings the same answers", { timeout: TIMEOUT_MS }, () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.nat(), { maxLength: 40, size: "max" }),
+        fc.array(fc.nat(), { minLength: 1 }),
+        (seeds, cuts) => {
+          const sent = seeds.map((seed) => stepOf(seed, 0)).flatMap((step) => ("client" in step ? [step.client] : []));
+          const bytes = Buffer.from(sent.join(""), "latin1");
+          const whole = new HostileDialogue();
+          whole.client(bytes);
+          whole.settle();
+          const split = new HostileDialogue();
+          for (let at = 0, next = 0; at < bytes.length; next++) {
+            const stop = at + 1 + ((cuts[next % cuts.length] as number) % 40);
+            split.client(bytes.subarray(at, stop));
+            at = stop;
+          }
+          split.settle();
+          expect(Buffer.concat(split.heard)).toEqual(Buffer.concat(whole.heard));
+        },
+      ),
+      { numRuns: Math.ceil(runsFor(0.1)), ...REPEAT },
+    );
+  });
+});
+
+describe("found by it", () => {
+  test("INV-10: the proxy's own answer does not overtake those that the server gave before", () => {
+    const dialogue = new HostileDialogue();
+    const group = [parse("", "COMMIT"), bind("", ""), execute(""), sync()];
+    dialogue.client(Buffer.concat([...group, parse("", "SELECT 1"), query("SELECT 1")]));
+    dialogue.settle();
+    expect(letters(dialogue)).toBe("12CZE");
+  });
+
+  function letters(dialogue: HostileDialogue): string {
+    const heard: string[] = [];
+    const bytes = Buffer.concat(dialogue.heard);
+    for (let at = 0; at < bytes.length; at += 1 + bytes.readUInt32BE(at + 1)) {
+      heard.push(String.fromCharCode(bytes[at] as number));
+    }
+    return heard.join("");
+  }
+
+  const inCopy = {
+    simple: [query("COPY t FROM STDIN")],
+    extended: [parse("", "COPY t FROM STDIN"), bind("", ""), execute(""), sync()],
+  };
+  test.each(Object.entries(inCopy))(
+    "a message that does not belong into a %s COPY ends the session, as in the server",
+    (_how, copy) => {
+      for (const misplaced of [
+        query("SELECT 1"),
+        parse("", "INSERT INTO t VALUES (1)"),
+        message(FRONT.close, Buffer.from("S\0")),
+      ]) {
+        const dialogue = new HostileDialogue();
+        for (const bytes of copy) dialogue.client(bytes);
+        dialogue.settle();
+        dialogue.client(misplaced);
+        dialogue.settle();
+        expect(dialogue.ended).toBe(true);
+        expect(Buffer.concat(dialogue.heard).toString("latin1")).toMatch(/SFATAL\0VFATAL\0C08P01/);
+      }
+    },
+  );
+});
+
+describe("memory", () => {
+  const CHUNK = Buffer.alloc(64 * 1024, 0x61);
+  const SENT_BYTES = 256 * 1024 * 1024;
+  /** The most that is kept of a message: a simple query of 16 MiB, in a buffer that doubles, and its like from the server. */
+  const KEPT_BYTES_MAX = 48 * 1024 * 1024;
+
+  /** A message of 2 GB, as far as it is taken. Returns the most bytes that were kept. */
+  function feed(type: number, to: "fromClient" | "fromServer"): number {
+    const session = new HostileDialogue({ deaf: true }).session;
+    const header = Buffer.alloc(5);
+    header[0] = type;
+    header.writeUInt32BE(0x7fffffff, 1);
+    const before = process.memoryUsage().arrayBuffers;
+    let most = 0;
+    try {
+      session[to](header, 0, header.length);
+      for (let sent = 0; sent < SENT_BYTES && !session.clientHeld && !session.serverHeld; sent += CHUNK.length) {
+        session[to](CHUNK, 0, CHUNK.length);
+        most = Math.max(most, process.memoryUsage().arrayBuffers - before);
+      }
+    } catch (error) {
+      expect(error).toBeInstanceOf(ProtocolError);
+    }
+    return most;
+  }
+
+  test.each(Object.entries(FRONT))("a client's %s of 2 GB is not kept", (_name, type) => {
+    expect(feed(type, "fromClient")).toBeLessThan(KEPT_BYTES_MAX);
+  });
+
+  test.each(Object.entries(BACK))("a server's %s of 2 GB is not kept", (_name, type) => {
+    expect(feed(type, "fromServer")).toBeLessThan(KEPT_BYTES_MAX);
+  });
+});
