@@ -1,8 +1,6 @@
 /** `fencedjob controller`: its options come from flags, each with an environment variable for the chart. */
 import { hostname } from "node:os";
 import { type Command, Option } from "commander";
-import { startController } from "../controller/controller.ts";
-import { loadKubeConfig } from "../controller/kube/config.ts";
 import { systemClock } from "../platform/clock.ts";
 import { systemRandom } from "../platform/random.ts";
 import { processLogger, untilTerminated, whenAborted } from "./process.ts";
@@ -38,6 +36,9 @@ export function registerController(program: Command): void {
         .argParser(Number),
     )
     .action(async (options) => {
+      // Here and not above: the schema of the resource costs a sidecar 10 MB that it does not use.
+      const { startController } = await import("../controller/controller.ts");
+      const { loadKubeConfig } = await import("../controller/kube/config.ts");
       const log = processLogger("controller");
       const signal = untilTerminated();
       const controller = await startController({

@@ -26,6 +26,7 @@ export interface RelayOptions {
 
 /** A client that does not take its last message is cut off after this. */
 const LAST_MESSAGE_MS_MAX = 5_000;
+const NOTHING: Buffer = Buffer.alloc(0);
 
 export class Relay {
   readonly #options: RelayOptions;
@@ -52,8 +53,11 @@ export class Relay {
       end: () => this.#end(),
     };
     this.#session = new Session({ ...options, host });
-    client.onBytes = (bytes, start, end) => this.#run(() => this.#session.fromClient(bytes, start, end));
-    server.onBytes = (bytes, start, end) => this.#run(() => this.#session.fromServer(bytes, start, end));
+    // Made once: for every chunk a closure of its own would be garbage on the hot path.
+    const fromClient = this.#session.fromClient.bind(this.#session);
+    const fromServer = this.#session.fromServer.bind(this.#session);
+    client.onBytes = (bytes, start, end) => this.#run(fromClient, bytes, start, end);
+    server.onBytes = (bytes, start, end) => this.#run(fromServer, bytes, start, end);
     client.onDrain = () => this.#settle();
     server.onDrain = () => this.#settle();
     client.onEnd = () => this.#onClientEnd();
@@ -85,10 +89,10 @@ export class Relay {
     this.#end();
   }
 
-  #run(step: () => void): void {
+  #run(step: (bytes: Buffer, start: number, end: number) => void, bytes = NOTHING, start = 0, end = 0): void {
     if (this.#closed) return;
     try {
-      step();
+      step(bytes, start, end);
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error;
       this.end({ severity: "FATAL", code: "08P01", message: `protocol violation: ${error.message}` });
