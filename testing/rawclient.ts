@@ -49,6 +49,11 @@ export class RawClient implements MessageHandler {
     return client;
   }
 
+  /** A part of a message has come. */
+  get partWay(): boolean {
+    return !this.#framer.atBoundary;
+  }
+
   bytesNeeded(_type: number, total: number): number {
     return total;
   }

@@ -64,6 +64,11 @@ export class Framer {
     return this.#holding;
   }
 
+  /** A part of a message was passed, its rest has not come: nothing of our own can be put behind it. */
+  get partWay(): boolean {
+    return this.#streamLeft > 0 && this.#streamPass;
+  }
+
   /** True when no byte of an unfinished message has been taken. */
   get atBoundary(): boolean {
     return this.#partialLength === 0 && this.#streamLeft === 0 && !this.#holding;

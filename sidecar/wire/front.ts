@@ -31,11 +31,12 @@ export class Front implements MessageHandler {
   readonly #simple: SimpleProtocol;
   readonly #extended: ExtendedProtocol;
 
-  constructor(core: Core, lost: () => void) {
+  /** `end`: ends the session with an error. */
+  constructor(core: Core, lost: () => void, end: (bytes: Buffer) => void) {
     this.#core = core;
     this.lost = lost;
     this.framer = new Framer(this, core.host.toServer);
-    this.out = new Outgoing(core, () => this.framer.flush(), lost);
+    this.out = new Outgoing(core, () => this.framer.flush(), lost, end);
     this.#simple = new SimpleProtocol(core, this.out);
     this.#extended = new ExtendedProtocol(core, this.out);
   }

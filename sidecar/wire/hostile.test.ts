@@ -111,6 +111,23 @@ describe("found by it", () => {
     expect(letters(dialogue)).toBe("12CZE");
   });
 
+  test.each(["the permit is lost", "the server is gone"])(
+    "INV-10: no error is put into the middle of a row, where it would be taken for data (%s)",
+    (why) => {
+      const dialogue = new HostileDialogue();
+      dialogue.client(query("BEGIN"));
+      dialogue.settle();
+      dialogue.client(query("SELECT 1"));
+      const row = message(BACK.dataRow, Buffer.alloc(1000, "x"));
+      dialogue.session.fromServer(row, 0, 500);
+      if (why === "the server is gone") dialogue.session.serverClosed();
+      else dialogue.session.lose();
+      dialogue.judge();
+      expect(dialogue.ended).toBe(true);
+      expect(Buffer.concat(dialogue.heard).subarray(-500)).toEqual(row.subarray(0, 500));
+    },
+  );
+
   function letters(dialogue: HostileDialogue): string {
     const heard: string[] = [];
     const bytes = Buffer.concat(dialogue.heard);

@@ -19,11 +19,17 @@ export class Outgoing {
   readonly #flush: () => void;
   readonly #lost: () => void;
 
-  /** `flush`: what was passed goes out first. `lost`: ownership turns out to be lost, the session is to end. */
-  constructor(core: Core, flush: () => void, lost: () => void) {
+  readonly #end: (bytes: Buffer) => void;
+
+  /**
+   * `flush`: what was passed goes out first. `lost`: ownership turns out to be lost, the session is to end. `end`: the
+   * session ends with an error.
+   */
+  constructor(core: Core, flush: () => void, lost: () => void, end: (bytes: Buffer) => void) {
     this.#core = core;
     this.#flush = flush;
     this.#lost = lost;
+    this.#end = end;
   }
 
   /**
@@ -56,11 +62,8 @@ export class Outgoing {
   }
 
   fatal(error: WireError): Action {
-    const core = this.#core;
-    const bytes = errorBytes({ ...error, severity: "FATAL" });
-    core.ending = true;
-    this.answer(bytes);
-    core.host.end();
+    this.#core.ending = true;
+    this.#end(errorBytes({ ...error, severity: "FATAL" }));
     return DROP;
   }
 

@@ -85,7 +85,7 @@ export class Relay {
   end(reason: WireError): void {
     if (this.#ending || this.#closed) return;
     const bytes = errorBytes(reason);
-    this.#options.client.push(bytes, 0, bytes.length);
+    if (!this.#session.clientPartWay) this.#options.client.push(bytes, 0, bytes.length);
     this.#end();
   }
 

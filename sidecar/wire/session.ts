@@ -33,7 +33,11 @@ export class Session {
   constructor(options: SessionOptions) {
     this.#core = new Core(options);
     this.#core.standardStrings = options.standardStrings;
-    this.#front = new Front(this.#core, () => this.lose());
+    this.#front = new Front(
+      this.#core,
+      () => this.lose(),
+      (bytes) => this.#lastWords(bytes),
+    );
     this.#back = new Back(this.#core, this.#front, (fatal, verdict) => this.#finish(verdict, fatal));
   }
 
@@ -56,6 +60,14 @@ export class Session {
   /** The server's messages wait: stop reading it. */
   get serverHeld(): boolean {
     return this.#back.framer.holding;
+  }
+
+  /**
+   * The client has a part of a message: a reason put behind it would be taken for its rest, perhaps for data of a row
+   * (INV-10). Then the end of the connection has to tell.
+   */
+  get clientPartWay(): boolean {
+    return this.#back.framer.partWay;
   }
 
   /** Something of the client is under way. */
@@ -116,8 +128,14 @@ export class Session {
       return;
     }
     if (outcome.loss && !idle) core.host.counters.add("refusedLost");
-    core.host.toClient.push(outcome.bytes, 0, outcome.bytes.length);
-    core.host.end();
+    this.#lastWords(outcome.bytes);
+  }
+
+  /** Ends the session with a reason, if the client can still be told one. */
+  #lastWords(bytes: Buffer): void {
+    const { host } = this.#core;
+    if (!this.clientPartWay) host.toClient.push(bytes, 0, bytes.length);
+    host.end();
   }
 
   #reason(verdict: Verdict, fatal: Buffer | undefined): { bytes: Buffer; loss: boolean } {
