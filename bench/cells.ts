@@ -9,7 +9,7 @@ export type Script = (typeof SCRIPTS)[number];
 export interface Cell {
   readonly script: Script;
   readonly protocol: (typeof PROTOCOLS)[number];
-  readonly clients: (typeof CLIENTS)[number];
+  readonly clients: number;
 }
 
 /** Statements of one transaction, each of them one round trip in every protocol of pgbench. */

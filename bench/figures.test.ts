@@ -3,13 +3,14 @@ import { seededRandom } from "../testing/seeded.ts";
 import { CLIENTS, cellName, cellsOf, PROTOCOLS, SCRIPTS } from "./cells.ts";
 import { addedLatency, type Series, spread, throughputRatio } from "./figures.ts";
 import { shuffled } from "./measure.ts";
-import { kilobytes, ticksOf } from "./processfacts.ts";
+import { kilobytes, parseStat } from "./processfacts.ts";
 
 const series = (of: Partial<Series>): Series => ({
   tps: [],
   latencyAverageUs: [],
   latencyMedianUs: [],
   latencyP99Us: [],
+  connectMs: [],
   cpuUs: [],
   ...of,
 });
@@ -52,7 +53,7 @@ test("a shuffle keeps every target, its seed repeats it, and rounds differ", () 
 
 test("processor time is found behind a name with spaces and parentheses", () => {
   const stat = `123 (node (a) b) S 1 123 123 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 11 0 12345 1 2`;
-  expect(ticksOf(stat)).toBe(300);
+  expect(parseStat(stat)).toEqual({ userUs: 2_500_000, systemUs: 500_000 });
 });
 
 test("memory is read from the status of a process", () => {

@@ -7,6 +7,8 @@ export interface Series {
   /** With one client only; else empty. */
   readonly latencyMedianUs: readonly number[];
   readonly latencyP99Us: readonly number[];
+  /** To open all sessions of the cell. */
+  readonly connectMs: readonly number[];
   /** Processor time of the target's own process per transaction; empty for `direct`. */
   readonly cpuUs: readonly number[];
 }

@@ -3,7 +3,7 @@ import type { Random } from "../platform/random.ts";
 import type { Cell } from "./cells.ts";
 import type { Series } from "./figures.ts";
 import { type Measured, runPgbench } from "./pgbenchrun.ts";
-import { cpuUs } from "./processfacts.ts";
+import { cpuOf } from "./processfacts.ts";
 import type { Target } from "./targets.ts";
 
 export interface MeasureOptions {
@@ -36,12 +36,18 @@ export async function measureCell(options: MeasureOptions): Promise<Record<strin
 
 async function runOnce(target: Target, run: Parameters<typeof runPgbench>[1]): Promise<Figures> {
   const { pid } = target;
-  const beforeUs = pid === undefined ? 0 : cpuUs(pid);
-  const measured = await runPgbench(target, run);
-  return {
-    ...measured,
-    cpuUsPerTransaction: pid === undefined ? undefined : (cpuUs(pid) - beforeUs) / measured.transactions,
-  };
+  const beforeUs = spent(pid);
+  const measured = await runPgbench(target, run).catch((error: Error) => {
+    throw new Error(`through ${target.key}: ${error.message}\nIts last words: ${target.lastWords()}`);
+  });
+  const afterUs = spent(pid);
+  return { ...measured, cpuUsPerTransaction: pid && (afterUs - beforeUs) / measured.transactions };
+}
+
+function spent(pid: number | undefined): number {
+  if (pid === undefined) return 0;
+  const { userUs, systemUs } = cpuOf(pid);
+  return userUs + systemUs;
 }
 
 function seriesOf(runs: readonly Figures[]): Series {
@@ -52,6 +58,7 @@ function seriesOf(runs: readonly Figures[]): Series {
     latencyAverageUs: runs.map(({ latencyAverageUs }) => latencyAverageUs),
     latencyMedianUs: known(({ latency }) => latency?.medianUs),
     latencyP99Us: known(({ latency }) => latency?.p99Us),
+    connectMs: runs.map(({ connectMs }) => connectMs),
     cpuUs: known(({ cpuUsPerTransaction }) => cpuUsPerTransaction),
   };
 }

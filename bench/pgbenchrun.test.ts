@@ -16,14 +16,19 @@ initial connection time = 12.345 ms
 tps = 10308.500000 (without initial connection time)
 `;
 
-test("a report of pgbench is read: transactions, throughput without connecting, latency in µs", () => {
-  expect(parsePgbench(REPORT)).toEqual({ transactions: 41234, tps: 10308.5, latencyAverageUs: 776 });
+test("a report of pgbench is read: transactions, throughput without connecting, latency in µs, time to connect", () => {
+  expect(parsePgbench(REPORT)).toEqual({ transactions: 41234, tps: 10308.5, latencyAverageUs: 776, connectMs: 12.345 });
 });
 
 test("a run with failed transactions is no measurement", () => {
   expect(() => parsePgbench(REPORT.replace("failed transactions: 0", "failed transactions: 3"))).toThrow(
     /3 transactions failed/,
   );
+});
+
+test("a run that was over before all sessions were open is no measurement, and says what to do", () => {
+  const none = REPORT.replace("processed: 41234", "processed: 0").replace(/tps = .*\n/, "");
+  expect(() => parsePgbench(none)).toThrow(/give more --seconds/);
 });
 
 test.each(["tps", "latency average", "number of failed"])("a report without %s is no measurement", (word) => {

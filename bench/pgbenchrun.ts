@@ -19,6 +19,8 @@ export interface Run {
   readonly cell: Cell;
   readonly seconds: number;
   readonly randomSeed: number;
+  /** A command that runs pgbench at its end and watches meanwhile. */
+  readonly under?: readonly string[];
 }
 
 export interface PgbenchSays {
@@ -26,6 +28,8 @@ export interface PgbenchSays {
   /** Transactions per second, without the time to connect. */
   readonly tps: number;
   readonly latencyAverageUs: number;
+  /** To open all sessions, one after the other in each thread. */
+  readonly connectMs: number;
 }
 
 export interface Measured extends PgbenchSays {
@@ -37,16 +41,15 @@ export interface Measured extends PgbenchSays {
 const THREADS_MAX = 2;
 /** Beyond its seconds: connecting, and the last transactions. */
 const RUN_MS_SPARE = 60_000;
+const INITIALISE_SECONDS_MAX = 600;
 
 /** Throws with pgbench's own words when it fails, or when any transaction does. */
-export async function runPgbench(place: Place, { cell, seconds, randomSeed }: Run): Promise<Measured> {
+export async function runPgbench(place: Place, run: Run): Promise<Measured> {
   const scratch = mkdtempSync(join(tmpdir(), "fencedjob-bench-"));
   try {
-    const logged = cell.clients === 1;
+    const logged = run.cell.clients === 1;
     const log = logged ? ["--log", `--log-prefix=${join(scratch, "log")}`] : [];
-    const load = ["-c", String(cell.clients), "-j", String(Math.min(cell.clients, THREADS_MAX)), "-T", String(seconds)];
-    const what = ["-n", "-b", cell.script, "-M", cell.protocol, `--random-seed=${randomSeed}`];
-    const said = await pgbench(place, [...what, ...load, ...log], seconds * 1000 + RUN_MS_SPARE);
+    const said = await pgbench(place, [...argumentsOf(run), ...log], { seconds: run.seconds, under: run.under });
     return { ...parsePgbench(said), latency: logged ? latencyOf(readLogs(scratch)) : undefined };
   } finally {
     rmSync(scratch, { recursive: true, force: true });
@@ -55,11 +58,22 @@ export async function runPgbench(place: Place, { cell, seconds, randomSeed }: Ru
 
 /** Makes pgbench's tables. */
 export async function initialise(place: Place, scale: number): Promise<void> {
-  await pgbench(place, ["-i", "-q", "-s", String(scale)], 600_000);
+  await pgbench(place, ["-i", "-q", "-s", String(scale)], { seconds: INITIALISE_SECONDS_MAX });
 }
 
-async function pgbench(place: Place, args: readonly string[], timeoutMs: number): Promise<string> {
-  const { code, stdout, stderr } = await command(PGBENCH, args, {
+function argumentsOf({ cell, seconds, randomSeed }: Run): string[] {
+  const threads = Math.min(cell.clients, THREADS_MAX);
+  const what = ["-n", "-b", cell.script, "-M", cell.protocol, `--random-seed=${randomSeed}`];
+  return [...what, "-c", String(cell.clients), "-j", String(threads), "-T", String(seconds)];
+}
+
+async function pgbench(
+  place: Place,
+  args: readonly string[],
+  { seconds, under = [] }: { seconds: number; under?: readonly string[] | undefined },
+): Promise<string> {
+  const [program = PGBENCH, ...rest] = [...under, PGBENCH, ...args];
+  const { code, stdout, stderr } = await command(program, rest, {
     env: {
       PGHOST: place.host,
       PGPORT: String(place.port),
@@ -68,7 +82,7 @@ async function pgbench(place: Place, args: readonly string[], timeoutMs: number)
       PGSSLMODE: "disable",
       PGGSSENCMODE: "disable",
     },
-    timeoutMs,
+    timeoutMs: seconds * 1000 + RUN_MS_SPARE,
   });
   if (code !== 0) throw new Error(`pgbench ${args.join(" ")} ended with ${code}:\n${stderr}`);
   return stdout;
@@ -83,10 +97,15 @@ export function parsePgbench(text: string): PgbenchSays {
   };
   const failed = figure(/number of failed transactions: (\d+)/);
   if (failed > 0) throw new Error(`${failed} transactions failed:\n${text}`);
+  const transactions = figure(/number of transactions actually processed: (\d+)/);
+  // Its seconds begin before it has connected.
+  if (transactions === 0)
+    throw new Error("no transaction was done in the time it took to connect: give more --seconds");
   return {
-    transactions: figure(/number of transactions actually processed: (\d+)/),
+    transactions,
     tps: figure(/tps = ([\d.]+) \(without initial connection time\)/),
     latencyAverageUs: figure(/latency average = ([\d.]+) ms/) * 1000,
+    connectMs: figure(/initial connection time = ([\d.]+) ms/),
   };
 }
 

@@ -4,15 +4,18 @@ import { readFileSync, writeFileSync } from "node:fs";
 /** Of /proc's clock: the same on every Linux that a distribution ships. */
 const TICK_US = 10_000;
 
-/** User and system time of all threads so far, in µs; in steps of 10 ms. */
-export function cpuUs(pid: number): number {
-  return ticksOf(readFileSync(`/proc/${pid}/stat`, "utf8")) * TICK_US;
+export interface ProcessorTime {
+  readonly userUs: number;
+  readonly systemUs: number;
 }
 
-/** utime + stime; the program's name in parentheses may hold spaces and parentheses itself. */
-export function ticksOf(stat: string): number {
+/** Of all threads so far, in steps of 10 ms. */
+export const cpuOf = (pid: number): ProcessorTime => parseStat(readFileSync(`/proc/${pid}/stat`, "utf8"));
+
+/** utime and stime; the program's name in parentheses may hold spaces and parentheses itself. */
+export function parseStat(stat: string): ProcessorTime {
   const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
-  return Number(fields[11]) + Number(fields[12]);
+  return { userUs: Number(fields[11]) * TICK_US, systemUs: Number(fields[12]) * TICK_US };
 }
 
 export interface Resident {

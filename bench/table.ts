@@ -2,8 +2,18 @@
 import { type Cell, cellName, ROUND_TRIPS, SOCKETS, TARGETS, targetKey } from "./cells.ts";
 import { addedLatency, type Series, type Spread, spread, throughputRatio } from "./figures.ts";
 
-const HEADS = ["", "tps", "of direct", "of PgBouncer", "of unfenced", "added µs", "added p99", "cpu µs/tx"];
-const WIDTH = 18;
+const HEADS = [
+  "",
+  "tps",
+  "of direct",
+  "of PgBouncer",
+  "of unfenced",
+  "added µs",
+  "added p99",
+  "cpu µs/tx",
+  "connect ms",
+];
+const WIDTH = 17;
 
 /** One line for each target: medians, ratios with their least and most. Latencies are per round trip. */
 export function cellTable(cell: Cell, byTarget: Readonly<Record<string, Series>>): string {
@@ -29,6 +39,7 @@ export function cellTable(cell: Cell, byTarget: Readonly<Record<string, Series>>
         added("latencyMedianUs"),
         added("latencyP99Us"),
         whole(spread(series.cpuUs)),
+        whole(spread(series.connectMs)),
       ];
       lines.push(`  ${targetKey(name, sockets)}`.padEnd(WIDTH) + columns.map((text) => text.padStart(WIDTH)).join(""));
     }

@@ -1,11 +1,11 @@
 /** The ways to the server that are compared, each a process of its own, in front of the same server and role. */
 import { chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { bundleProgram } from "../scripts/bundle.ts";
 import { freePort } from "../testing/postgres.ts";
 import { startProxyProcess } from "../testing/proxyprocess.ts";
-import { type Serving, startServing } from "../testing/serving.ts";
+import { startServing } from "../testing/serving.ts";
 import { type Sockets, type TargetName, targetKey } from "./cells.ts";
 import type { Ground } from "./ground.ts";
 import type { Place } from "./pgbenchrun.ts";
@@ -15,12 +15,13 @@ export interface Target extends Place {
   readonly key: string;
   /** Its process; absent for `direct`. */
   readonly pid: number | undefined;
+  /** What its process said last; for when it fails. */
+  lastWords(): string;
   stop(): Promise<void>;
 }
 
-const PGBOUNCER = "/usr/sbin/pgbouncer";
+export const PGBOUNCER = "/usr/sbin/pgbouncer";
 const NOBODY = 65534;
-const FENCE_NAME = "bench/wire";
 
 /** Why a target cannot be measured on this machine; null when it can. */
 export function targetMissing(name: TargetName): string | null {
@@ -28,10 +29,17 @@ export function targetMissing(name: TargetName): string | null {
   return null;
 }
 
+export interface WantedTarget {
+  readonly name: TargetName;
+  readonly sockets: Sockets;
+  /** Flags of Node.js, for the targets that are run by it. */
+  readonly nodeFlags?: readonly string[];
+}
+
 /** Starts the targets one after the other; on a failure those that were started are stopped. */
 export async function startTargets(
   ground: Ground,
-  wanted: readonly { readonly name: TargetName; readonly sockets: Sockets }[],
+  wanted: readonly WantedTarget[],
 ): Promise<{ targets: Target[]; stop(): Promise<void> }> {
   const targets: Target[] = [];
   const scratch = mkdtempSync(join(tmpdir(), "fencedjob-bench-"));
@@ -43,11 +51,11 @@ export async function startTargets(
   };
   try {
     if (wanted.some(({ name }) => name === "fenced")) await bundleProgram(join(scratch, "dist"));
-    for (const { name, sockets } of wanted) {
-      const start = { direct, pgbouncer, pipe: control, unfenced: control, fenced }[name];
-      const started = await start({ ground, scratch, name, sockets });
+    for (const one of wanted) {
+      const start = { direct, pgbouncer, pipe: control, unfenced: control, fenced }[one.name];
+      const started = await start({ ...one, ground, scratch });
       const { user, database } = ground.address;
-      targets.push({ stop: async () => {}, ...started, user, database, key: targetKey(name, sockets) });
+      targets.push({ ...started, user, database, key: targetKey(one.name, one.sockets) });
     }
     return { targets, stop };
   } catch (error) {
@@ -56,34 +64,35 @@ export async function startTargets(
   }
 }
 
-interface Wanted {
+interface Wanted extends WantedTarget {
   readonly ground: Ground;
   readonly scratch: string;
-  readonly name: TargetName;
-  readonly sockets: Sockets;
 }
 
-interface Started {
-  readonly host: string;
-  readonly port: number;
-  readonly pid: number | undefined;
-  stop?(): Promise<void>;
-}
+type Started = Omit<Target, "key" | "user" | "database">;
 
 /** Where a target with a port of its own is met. */
 const hostOf = ({ ground, sockets }: Wanted): string => (sockets === "unix" ? ground.socketDir : "127.0.0.1");
 const socketFile = (ground: Ground, port: number): string => join(ground.socketDir, `.s.PGSQL.${port}`);
 
 async function direct(wanted: Wanted): Promise<Started> {
-  return { host: hostOf(wanted), port: wanted.ground.address.port, pid: undefined };
+  return {
+    host: hostOf(wanted),
+    port: wanted.ground.address.port,
+    pid: undefined,
+    lastWords: () => "",
+    stop: async () => {},
+  };
 }
 
 async function control(wanted: Wanted): Promise<Started> {
   const { ground, name, sockets } = wanted;
   const port = await freePort();
   const where = sockets === "unix" ? socketFile(ground, port) : String(port);
-  const args = [join(import.meta.dirname, `${name}.ts`), ground.address.host, String(ground.address.port), where];
-  return { ...running(await startServing(process.execPath, args, { ready: /listening/ })), host: hostOf(wanted), port };
+  const { host, port: serverPort } = ground.address;
+  const flags = wanted.nodeFlags ?? [];
+  const args = [...flags, join(import.meta.dirname, `${name}.ts`), host, String(serverPort), where];
+  return { ...(await startServing(process.execPath, args, { ready: /listening/ })), host: hostOf(wanted), port };
 }
 
 /** A generation of its own for each, as each is the owner of a job of its own. */
@@ -91,9 +100,10 @@ async function fenced(wanted: Wanted): Promise<Started> {
   const { ground, scratch, sockets } = wanted;
   const proxy = await startProxyProcess({
     address: ground.address,
-    fenceName: `${FENCE_NAME}-${sockets}`,
+    fenceName: `bench/${basename(scratch)}-${sockets}`,
     generation: 1,
     program: join(scratch, "dist", "fencedjob.js"),
+    nodeFlags: wanted.nodeFlags ?? [],
   });
   return { ...proxy, host: hostOf(wanted) };
 }
@@ -125,7 +135,5 @@ async function pgbouncer(wanted: Wanted): Promise<Started> {
   // It refuses to run as root.
   const identity = process.getuid?.() === 0 ? { uid: NOBODY, gid: NOBODY } : {};
   const serving = await startServing(PGBOUNCER, [file], { ready: /process up/, ...identity });
-  return { ...running(serving), host: hostOf(wanted), port: listenPort };
+  return { ...serving, host: hostOf(wanted), port: listenPort };
 }
-
-const running = ({ pid, stop }: Serving): { pid: number; stop(): Promise<void> } => ({ pid, stop });

@@ -5,12 +5,11 @@
  * something. `node bench/wire.ts --seconds 2 --rounds 2 --cells select-only/prepared/8` for who tunes.
  */
 import { parseArgs } from "node:util";
-import { pgbenchMissing } from "../conformance/pgbench.ts";
-import { postgresVersions } from "../testing/postgres.ts";
 import { seededRandom } from "../testing/seeded.ts";
 import { type Cell, cellsOf, SOCKETS, type Sockets, TARGETS, type TargetName } from "./cells.ts";
-import { POSTGRES, startGround } from "./ground.ts";
 import { measureCell } from "./measure.ts";
+import { failed, onGround, say } from "./program.ts";
+import { type WireResults, writeResults } from "./results.ts";
 import { cellTable } from "./table.ts";
 import { startTargets, targetMissing } from "./targets.ts";
 
@@ -21,22 +20,17 @@ interface Options {
   readonly cells: readonly Cell[];
   readonly targets: readonly TargetName[];
   readonly sockets: readonly Sockets[];
+  /** Into bench/results/; else it is only shown. */
+  readonly write: boolean;
 }
 
 const USAGE = `node bench/wire.ts [--seconds 4] [--rounds 5] [--cells select-only/prepared/8,tpcb-like] [--targets pgbouncer,fenced]
-                   [--sockets tcp|unix|tcp,unix] [--seed 1]`;
-const say = (line: string): void => console.log(line);
+                   [--sockets tcp|unix|tcp,unix] [--seed 1] [--write]`;
 
 try {
-  const options = readOptions();
-  const missing = prerequisiteMissing();
-  if (missing) {
-    say(missing);
-    process.exitCode = 1;
-  } else await run(options);
+  await run(readOptions());
 } catch (error) {
-  console.error(error instanceof Error ? error.message : error);
-  process.exitCode = 1;
+  failed(`${error instanceof Error ? error.message : error}\n${USAGE}`);
 }
 
 function readOptions(): Options {
@@ -48,6 +42,7 @@ function readOptions(): Options {
       cells: { type: "string", multiple: true, default: [] },
       targets: { type: "string", default: TARGETS.join(",") },
       sockets: { type: "string", default: "tcp" },
+      write: { type: "boolean", default: false },
     },
   });
   return {
@@ -57,56 +52,49 @@ function readOptions(): Options {
     cells: cellsOf(values.cells.flatMap((text) => text.split(","))),
     targets: among("targets", values.targets, TARGETS),
     sockets: among("sockets", values.sockets, SOCKETS),
+    write: values.write,
   };
 }
 
 function positive(name: string, text: string): number {
   const value = Number(text);
   if (Number.isSafeInteger(value) && value >= 1) return value;
-  throw new Error(`--${name} ${text}: give a whole number from 1 on\n${USAGE}`);
+  throw new Error(`--${name} ${text}: give a whole number from 1 on`);
 }
 
 function among<T extends string>(name: string, text: string, known: readonly T[]): T[] {
   const words = text.split(",");
-  for (const word of words) {
-    if (!known.some((one) => one === word))
-      throw new Error(`--${name} ${word}: it is one of ${known.join(", ")}\n${USAGE}`);
-  }
+  const strange = words.find((word) => !known.some((one) => one === word));
+  if (strange !== undefined) throw new Error(`--${name} ${strange}: it is one of ${known.join(", ")}`);
   return known.filter((one) => words.includes(one));
 }
 
-/** Without these there is nothing to compare. */
-function prerequisiteMissing(): string | null {
-  const pgbench = pgbenchMissing();
-  if (pgbench)
-    return `The bench needs pgbench: ${pgbench}. Install it (apt-get install postgresql-contrib) and run again.`;
-  const server = postgresVersions().missing.find(({ version }) => version === POSTGRES);
-  return server ? `The bench needs PostgreSQL ${POSTGRES}: ${server.why}. Install it and run again.` : null;
-}
-
-async function run({ cells, rounds, seconds, seed, ...options }: Options): Promise<void> {
-  const names = options.targets.filter((name) => {
-    const why = targetMissing(name);
-    if (why) say(`SKIPPED  ${name}: ${why}`);
-    return !why;
+async function run({ cells, rounds, seconds, seed, sockets, write, targets: names }: Options): Promise<void> {
+  const skipped = names.flatMap((target) => {
+    const why = targetMissing(target);
+    return why === null ? [] : [{ target, why }];
   });
+  for (const { target, why } of skipped) say(`SKIPPED  ${target}: ${why}`);
+  const here = names.filter((name) => !skipped.some(({ target }) => target === name));
   const random = seededRandom(seed);
-  const ground = await startGround();
-  try {
-    const wanted = options.sockets.flatMap((sockets) => names.map((name) => ({ name, sockets })));
+  await onGround(async (ground, facts) => {
+    const wanted = sockets.flatMap((one) => here.map((name) => ({ name, sockets: one })));
     const { targets, stop } = await startTargets(ground, wanted);
     try {
       const minutes = Math.ceil((cells.length * targets.length * rounds * seconds) / 60);
       say(
-        `${cells.length} cells, ${targets.length} targets, ${rounds} rounds of ${seconds} s, seed ${seed}: about ${minutes} min`,
+        `${cells.length} cells, ${targets.length} targets, ${rounds} rounds of ${seconds} s, seed ${seed}: ${minutes} min and more`,
       );
+      const measured: WireResults["cells"][number][] = [];
       for (const cell of cells) {
-        say(`\n${cellTable(cell, await measureCell({ cell, targets, rounds, seconds, random, tidy: ground.tidy }))}`);
+        const byTarget = await measureCell({ cell, targets, rounds, seconds, random, tidy: ground.tidy });
+        say(`\n${cellTable(cell, byTarget)}`);
+        measured.push({ ...cell, targets: byTarget });
+        // After each cell, so that an interrupted run keeps what it has.
+        if (write) writeResults("wire", { ...facts, seconds, rounds, seed, sockets, skipped, cells: measured });
       }
     } finally {
       await stop();
     }
-  } finally {
-    await ground.stop();
-  }
+  });
 }

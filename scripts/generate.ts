@@ -3,6 +3,9 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { stringify } from "yaml";
+import { picture } from "../bench/picture.ts";
+import { report } from "../bench/report.ts";
+import { readResults } from "../bench/results.ts";
 import { customResourceDefinition } from "../controller/api/crd.ts";
 import { reference } from "./reference.ts";
 
@@ -18,6 +21,7 @@ const files: Record<string, string> = {
   "crds/fencedjob.yaml": head + stringify(crd, { lineWidth: 0 }),
   "docs/reference.md": reference(),
   "charts/fencedjob/templates/crd.yaml": `{{- if .Values.crds.install }}\n${head}${stringify(kept, { lineWidth: 0 })}{{- end }}\n`,
+  ...benchFiles(),
 };
 
 const stale = Object.entries(files).filter(([path, text]) => read(join(root, path)) !== text);
@@ -27,6 +31,14 @@ if (process.argv.includes("--check")) {
 }
 for (const [path, text] of stale) writeFileSync(join(root, path), text);
 console.log(stale.length ? `wrote ${stale.map(([path]) => path).join(", ")}` : "everything is up to date");
+
+/** What the bench has measured, for people; nothing before its first run. */
+function benchFiles(): Record<string, string> {
+  const results = readResults();
+  if (!results.wire) return {};
+  const drawn = picture(results.wire);
+  return { "docs/bench-wire.md": report(results), ...(drawn ? { "docs/bench-wire.svg": drawn } : {}) };
+}
 
 function read(path: string): string | null {
   try {

@@ -9,6 +9,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import pg from "pg";
+import { endingWithParent } from "./serving.ts";
 
 export type PostgresVersion = 15 | 16 | 17 | 18;
 
@@ -38,7 +39,6 @@ export interface PostgresOptions {
 }
 
 const NOBODY = 65534;
-const SETPRIV = "/usr/bin/setpriv";
 const root = join(dirname(fileURLToPath(import.meta.url)), "..");
 
 /** Versions whose server can be started on this machine; the others with the reason. */
@@ -99,9 +99,7 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Test
 
   const start = async (): Promise<void> => {
     const args = ["-D", dataDir, ...Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`])];
-    // The kernel ends the server when this process ends, however it ends.
-    const withParent = existsSync(SETPRIV) ? [SETPRIV, "--pdeathsig", "QUIT", "--"] : [];
-    const [program = "", ...rest] = [...withParent, join(bin, "postgres"), ...args];
+    const [program = "", ...rest] = endingWithParent([join(bin, "postgres"), ...args]);
     child = spawn(program, rest, { ...identity, cwd: home, stdio: ["ignore", "ignore", "pipe"] });
     let log = "";
     child.stderr?.on("data", (chunk: Buffer) => {

@@ -1,12 +1,10 @@
 /** `fencedjob proxy` as a process of its own. */
 import { join } from "node:path";
 import type { DatabaseAddress } from "../fence/database.ts";
-import { startServing } from "./serving.ts";
+import { type Serving, startServing } from "./serving.ts";
 
-export interface ProxyProcess {
-  readonly pid: number;
+export interface ProxyProcess extends Serving {
   readonly port: number;
-  stop(): Promise<void>;
 }
 
 export interface ProxyProcessOptions {
@@ -28,8 +26,8 @@ export async function startProxyProcess(options: ProxyProcessOptions): Promise<P
   const url = `postgres://${user}@${host}:${port}/${database}?sslmode=disable`;
   const job = ["--job", options.fenceName, "--generation", String(options.generation)];
   const command = [options.program ?? FENCEDJOB, "proxy", "--database-url", url, ...job, "--listen", "127.0.0.1:0"];
-  const { pid, said, stop } = await startServing(process.execPath, [...(options.nodeFlags ?? []), ...command], {
+  const serving = await startServing(process.execPath, [...(options.nodeFlags ?? []), ...command], {
     ready: /listening on \S*:(\d+)/,
   });
-  return { pid, port: Number(said[1]), stop };
+  return { ...serving, port: Number(serving.said[1]) };
 }

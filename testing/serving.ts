@@ -1,10 +1,13 @@
 /** A program that serves until it is stopped, as a process of its own: for what compares or measures it from outside. */
 import { type ChildProcess, spawn } from "node:child_process";
+import { existsSync } from "node:fs";
 
 export interface Serving {
   readonly pid: number;
   /** What it said when it was ready: the match of `ready`. */
   readonly said: RegExpExecArray;
+  /** The last it wrote to standard error. */
+  lastWords(): string;
   /** SIGTERM, and SIGKILL if that is not enough; resolves when it has ended. */
   stop(): Promise<void>;
 }
@@ -22,6 +25,13 @@ const READY_MS_MAX = 30_000;
 const STOP_MS_MAX = 10_000;
 const WORDS_KEPT = 8_192;
 
+const SETPRIV = "/usr/bin/setpriv";
+
+/** The same command, such that the kernel ends it when this process ends, however that ends (where setpriv is installed). */
+export function endingWithParent(command: readonly string[]): string[] {
+  return [...(existsSync(SETPRIV) ? [SETPRIV, "--pdeathsig", "QUIT", "--"] : []), ...command];
+}
+
 /** Rejects with the program's own words when it ends, or is not ready in time. */
 export async function startServing(
   program: string,
@@ -29,7 +39,8 @@ export async function startServing(
   options: ServingOptions,
 ): Promise<Serving> {
   const { ready, ...spawned } = options;
-  const child = spawn(program, args, { ...spawned, stdio: ["ignore", "ignore", "pipe"] });
+  const [first = program, ...rest] = endingWithParent([program, ...args]);
+  const child = spawn(first, rest, { ...spawned, stdio: ["ignore", "ignore", "pipe"] });
   const onExit = (): boolean => child.kill("SIGKILL");
   process.once("exit", onExit);
   const ended = new Promise<void>((resolve) => child.once("close", () => resolve()));
@@ -40,27 +51,29 @@ export async function startServing(
     await ended;
     clearTimeout(killing);
   };
+  let words = "";
+  child.stderr?.on("data", (chunk: Buffer) => {
+    words = (words + chunk.toString()).slice(-WORDS_KEPT);
+  });
+  const lastWords = (): string => words;
   try {
-    const said = await untilReady(child, [program, ...args].slice(0, 3).join(" "), ready);
-    return { pid: child.pid ?? 0, said, stop };
+    const said = await untilReady(child, ready, lastWords);
+    return { pid: child.pid ?? 0, said, lastWords, stop };
   } catch (error) {
     await stop();
     throw error;
   }
 }
 
-function untilReady(child: ChildProcess, name: string, ready: RegExp): Promise<RegExpExecArray> {
+function untilReady(child: ChildProcess, ready: RegExp, lastWords: () => string): Promise<RegExpExecArray> {
   return new Promise((resolve, reject) => {
-    let words = "";
-    const fail = (why: string): void => reject(new Error(`${name} ${why}:\n${words}`));
+    const fail = (why: string): void => reject(new Error(`${child.spawnargs.join(" ")} ${why}:\n${lastWords()}`));
     const giveUp = setTimeout(() => fail("did not start in time"), READY_MS_MAX);
-    child.stderr?.on("data", (chunk: Buffer) => {
-      words = (words + chunk.toString()).slice(-WORDS_KEPT);
-      const said = ready.exec(words);
-      if (said) {
-        clearTimeout(giveUp);
-        resolve(said);
-      }
+    child.stderr?.on("data", () => {
+      const said = ready.exec(lastWords());
+      if (!said) return;
+      clearTimeout(giveUp);
+      resolve(said);
     });
     child.once("error", (error) => fail(`cannot be run: ${error.message}`));
     child.once("close", () => {

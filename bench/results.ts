@@ -1,0 +1,85 @@
+/** The files of `bench/results/`: what the programs of the bench write, and what the document is made of. */
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import type { Cell, Sockets, TargetName } from "./cells.ts";
+import type { Series } from "./figures.ts";
+import type { Machine } from "./machine.ts";
+
+/** Said of a run as a whole. */
+export interface RunFacts {
+  /** UTC, for people. */
+  readonly startedAt: string;
+  readonly machine: Machine;
+  /** PostgreSQL's settings that are not its defaults. */
+  readonly postgresSettings: Readonly<Record<string, string>>;
+  readonly scale: number;
+}
+
+export interface WireResults extends RunFacts {
+  readonly seconds: number;
+  readonly rounds: number;
+  readonly seed: number;
+  readonly sockets: readonly Sockets[];
+  readonly skipped: readonly { readonly target: TargetName; readonly why: string }[];
+  /** By the targets' keys. */
+  readonly cells: readonly (Cell & { readonly targets: Readonly<Record<string, Series>> })[];
+}
+
+export interface MemoryResults extends RunFacts {
+  readonly sessions: number;
+  readonly resident: readonly { readonly target: string; readonly nowKb: number; readonly peakKb: number }[];
+  /** What the proxy's memory did while so much went through it. */
+  readonly loads: readonly { readonly load: string; readonly beforeKb: number; readonly peakKb: number }[];
+}
+
+export interface ProfileResults extends RunFacts {
+  readonly seconds: number;
+  readonly profiles: readonly Profile[];
+}
+
+/** All figures are per round trip of the client. */
+export interface Profile {
+  readonly cell: string;
+  readonly target: string;
+  readonly userUs: number;
+  readonly systemUs: number;
+  readonly systemCalls: Readonly<Record<string, number>>;
+  readonly contextSwitches: number;
+  /** µs of processor time by kind of code, the most first. */
+  readonly parts: readonly { readonly part: string; readonly us: number }[];
+  /** The same of JavaScript functions. */
+  readonly functions: readonly { readonly name: string; readonly us: number }[];
+}
+
+export interface Results {
+  readonly wire: WireResults | undefined;
+  readonly memory: MemoryResults | undefined;
+  readonly profile: ProfileResults | undefined;
+}
+
+const FOLDER = join(import.meta.dirname, "results");
+
+/** What was measured so far. */
+export function readResults(): Results {
+  return {
+    wire: read("wire") as WireResults | undefined,
+    memory: read("memory") as MemoryResults | undefined,
+    profile: read("profile") as ProfileResults | undefined,
+  };
+}
+
+function read(name: keyof Results): unknown {
+  const file = join(FOLDER, `${name}.json`);
+  return existsSync(file) ? JSON.parse(readFileSync(file, "utf8")) : undefined;
+}
+
+export function writeResults<Name extends keyof Results>(name: Name, results: NonNullable<Results[Name]>): void {
+  mkdirSync(FOLDER, { recursive: true });
+  writeFileSync(join(FOLDER, `${name}.json`), compactJson(results));
+}
+
+/** Indented, but a list of numbers on one line, and nothing finer than a thousandth. */
+export function compactJson(value: unknown): string {
+  const rounded = JSON.stringify(value, (_, of) => (typeof of === "number" ? Math.round(of * 1000) / 1000 : of), 2);
+  return `${rounded.replaceAll(/\[[\d\s.,e-]+\]/g, (list) => list.replaceAll(/\s+/g, " "))}\n`;
+}
