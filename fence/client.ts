@@ -177,21 +177,15 @@ async function raiseOnce(
 /** The transaction with its bounds, and the schema's version, in one message. Returns the server process. */
 async function begin(client: Client, address: DatabaseAddress, leftMs: number): Promise<number> {
   // A message of several statements: its results come as an array, which the types do not know.
-  const results = (await client
-    .query(
-      `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
-       SET LOCAL lock_timeout = ${leftMs};
-       SET LOCAL statement_timeout = ${leftMs};
-       SET LOCAL idle_in_transaction_session_timeout = ${leftMs + SERVER_FIRST_MS};
-       ${NOTICE_LOST_CLIENT};
-       ${NO_TRANSACTION_TIMEOUT};
-       SELECT pg_catalog.pg_backend_pid() AS pid, max(version) AS version FROM fence.schema_version`,
-    )
-    .catch((error: unknown) => {
-      // The only feature that these statements can lack: READ WRITE on a standby.
-      if (sqlStateOf(error) !== "0A000") throw error;
-      throw new FenceError("LF013", { message: `database "${address.database}" is a standby`, cause: error });
-    })) as unknown as { rows: { pid: number; version: number | null }[] }[];
+  const results = (await client.query(
+    `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+     SET LOCAL lock_timeout = ${leftMs};
+     SET LOCAL statement_timeout = ${leftMs};
+     SET LOCAL idle_in_transaction_session_timeout = ${leftMs + SERVER_FIRST_MS};
+     ${NOTICE_LOST_CLIENT};
+     ${NO_TRANSACTION_TIMEOUT};
+     SELECT pg_catalog.pg_backend_pid() AS pid, max(version) AS version FROM fence.schema_version`,
+  )) as unknown as { rows: { pid: number; version: number | null }[] }[];
   const [row] = results.at(-1)?.rows ?? [];
   if (row?.version !== SCHEMA_VERSION) {
     throw new FenceError("LF011", {
@@ -243,10 +237,6 @@ export async function readFence(
 ): Promise<FenceRow | null> {
   const connection = { ...options, timeoutMs: options.timeoutMs ?? READ_MS_MAX, doing: "read" };
   return await onDatabase(address, connection, async (client) => {
-    const recovery = await client.query("SELECT pg_catalog.pg_is_in_recovery() AS standby");
-    if (recovery.rows[0].standby) {
-      throw new FenceError("LF013", { message: `database "${address.database}" is a standby` });
-    }
     // In front of the row: a raise that is not seen here has committed what is read next, or never will.
     const { raising } = (await client.query(RAISING)).rows[0];
     const { rows } = await client.query(

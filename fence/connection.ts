@@ -4,12 +4,15 @@
  * Does NOT pool and does not hide a lost connection: whoever uses it decides whether to try again. Fresh each time,
  * because a connection by name is what notices that the name now leads to another server.
  */
-import type { ConnectionOptions } from "node:tls";
+import type { Socket } from "node:net";
 import pg from "pg";
 import type { Clock } from "../platform/clock.ts";
+import { RequiredBinding, serverEndPoint } from "./binding.ts";
 import { isFenceCode } from "./codes.ts";
-import type { DatabaseAddress } from "./database.ts";
-import { FenceError, sqlStateOf, toFenceError } from "./errors.ts";
+import { type DatabaseAddress, whereIs } from "./database.ts";
+import { FenceError, LoginError, sqlStateOf, toFenceError } from "./errors.ts";
+import { inTurn } from "./route.ts";
+import { openSocket } from "./socket.ts";
 
 export interface ConnectionOptionsOfFence {
   readonly clock: Clock;
@@ -20,8 +23,8 @@ export interface ConnectionOptionsOfFence {
   readonly doing: string;
 }
 
-/** The message of node-postgres when the server answers the request for TLS with no. */
-const NO_TLS = /does not support SSL/;
+/** Rounds of the password's hash that a server may ask for: PostgreSQL's default is 4096. */
+export const SCRAM_ITERATIONS_MAX = 1_000_000;
 
 /** Runs `use` on a new connection and closes it. Every failure comes out as a FenceError, or as the server's own error. */
 export async function withConnection<T>(
@@ -31,18 +34,19 @@ export async function withConnection<T>(
 ): Promise<T> {
   const { clock, signal, doing } = options;
   signal?.throwIfAborted();
-  const deadlineMs = clock.monoMs() + options.timeoutMs;
-  let client: pg.Client | undefined;
+  let opened: Opened | undefined;
   let endedBecause: unknown;
   // Destroying the socket fails whatever waits on it: no statement of ours can outlive its bound.
+  const bound = new AbortController();
   const destroy = (reason: unknown): void => {
     endedBecause ??= reason;
-    if (client) socketOf(client).destroy();
+    bound.abort(reason);
+    opened?.socket.destroy();
   };
   const cancelTimer = clock.after(options.timeoutMs, () =>
     destroy(
       new FenceError("LF015", {
-        message: `the database at ${address.host}:${address.port} did not answer in time (${doing})`,
+        message: `the database at ${whereIs(address)} did not answer in time (${doing})`,
         detail: `Nothing came back within ${Math.round(options.timeoutMs)} ms; whether it was done there is not known.`,
       }),
     ),
@@ -50,19 +54,24 @@ export async function withConnection<T>(
   const onAbort = (): void => destroy(signal?.reason ?? new Error("aborted"));
   signal?.addEventListener("abort", onAbort, { once: true });
   try {
-    for (const ssl of tlsAttempts(address)) {
-      client = newClient(address, ssl, doing, deadlineMs - clock.monoMs());
-      try {
-        await client.connect();
-        break;
-      } catch (error) {
-        socketOf(client).destroy();
-        const another = endedBecause === undefined && mayTryOtherTls(address, ssl, error);
-        if (!another) throw error;
-      }
-    }
-    if (!client) throw new Error("no way to connect");
-    return await use(client);
+    opened = await inTurn(
+      address,
+      { clock, timeoutMs: options.timeoutMs, signal: bound.signal },
+      async (route, one) => {
+        const socket = await openSocket(address, route, one);
+        const cut = (): void => void socket.destroy();
+        one.addEventListener("abort", cut, { once: true });
+        try {
+          return await login(socket, address, doing);
+        } catch (error) {
+          socket.destroy();
+          throw error;
+        } finally {
+          one.removeEventListener("abort", cut);
+        }
+      },
+    );
+    return await use(opened.client);
   } catch (error) {
     if (endedBecause !== undefined) throw endedBecause;
     throw error;
@@ -70,7 +79,7 @@ export async function withConnection<T>(
     cancelTimer();
     signal?.removeEventListener("abort", onAbort);
     // No farewell is waited for: a server that hangs must not hang us. Terminate is in the socket's buffer already.
-    if (client) void client.end().catch(() => {});
+    if (opened) void opened.client.end().catch(() => {});
   }
 }
 
@@ -95,54 +104,78 @@ export function isConnectionLoss(error: unknown): boolean {
   return error instanceof Error && !isFenceCode((error as { code?: unknown }).code);
 }
 
-function newClient(address: DatabaseAddress, ssl: ConnectionOptions | false, doing: string, leftMs: number): pg.Client {
+interface Opened {
+  readonly client: pg.Client;
+  readonly socket: Socket;
+}
+
+/** Logs in over an open socket. A standby is refused with LF013: what the fence does there is a write. */
+async function login(socket: Socket, address: DatabaseAddress, doing: string): Promise<Opened> {
+  const endPoint = address.channelBinding === "disable" ? undefined : serverEndPoint(socket);
+  const watched = address.channelBinding === "require" ? watchLogin(socket, new RequiredBinding(endPoint)) : undefined;
+  // It is connected: node-postgres is told so when it asks for that.
+  socket.connect = () => {
+    process.nextTick(() => socket.emit("connect"));
+    return socket;
+  };
+  // A name that its types do not know.
+  const scram = { scramMaxIterations: SCRAM_ITERATIONS_MAX };
   const client = new pg.Client({
+    ...scram,
+    stream: () => socket,
+    ssl: false,
     host: address.host,
-    port: address.port,
     database: address.database,
     user: address.user,
     // An absent password must not be looked up in this process's environment or home directory.
     password: address.password ?? "",
-    ssl,
     application_name: `fencedjob ${doing}`,
-    connectionTimeoutMillis: Math.max(1, Math.ceil(leftMs)),
-    keepAlive: true,
+    enableChannelBinding: endPoint !== undefined,
   });
   // A connection that ends while nothing waits on it would otherwise end the process.
   client.on("error", () => {});
-  return client;
+  const failure = await client.connect().then(
+    () => undefined,
+    (error: Error) => (error.message.startsWith("SASL") ? new LoginError(error.message) : error),
+  );
+  // A refusal first: it may have come in one piece with what made node-postgres believe that it is logged in.
+  if (watched?.refusal) throw watched.refusal;
+  if (failure) throw failure;
+  const { rows } = await client.query("SELECT pg_catalog.pg_is_in_recovery() AS standby");
+  if (!rows[0].standby) return { client, socket };
+  throw new FenceError("LF013", { message: `database "${address.database}" is a standby` });
 }
 
-function socketOf(client: pg.Client): { destroy(): void } {
-  return (client as unknown as { connection: { stream: { destroy(): void } } }).connection.stream;
-}
+const AUTHENTICATION = 0x52;
+const LOGIN_BYTES_MAX = 64 * 1024;
+const AUTHENTICATION_OK = 0;
 
-/** libpq's sslmode, as the TLS settings to try in turn. */
-function tlsAttempts(address: DatabaseAddress): (ConnectionOptions | false)[] {
-  const unverified: ConnectionOptions = { rejectUnauthorized: false };
-  const verified: ConnectionOptions = { rejectUnauthorized: true, ...(address.ca ? { ca: address.ca } : {}) };
-  const verifiedChain: ConnectionOptions = { ...verified, checkServerIdentity: () => undefined };
-  switch (address.sslmode) {
-    case "disable":
-      return [false];
-    case "allow":
-      return [false, unverified];
-    case "prefer":
-      return [unverified, false];
-    case "require":
-      // As libpq does: with a certificate authority given, require means verify-ca.
-      return [address.ca ? verifiedChain : unverified];
-    case "verify-ca":
-      return [verifiedChain];
-    case "verify-full":
-      return [verified];
-  }
-}
-
-function mayTryOtherTls(address: DatabaseAddress, tried: ConnectionOptions | false, error: unknown): boolean {
-  const refusedByHba = sqlStateOf(error) === "28000";
-  if (address.sslmode === "prefer" && tried !== false) {
-    return refusedByHba || (error instanceof Error && NO_TLS.test(error.message));
-  }
-  return address.sslmode === "allow" && tried === false && refusedByHba;
+/** Lets `rule` see the server's Authentication messages before node-postgres answers them; a refusal ends the socket. */
+function watchLogin(socket: Socket, rule: RequiredBinding): { readonly refusal: unknown } {
+  let refusal: unknown;
+  let received: Buffer = Buffer.alloc(0);
+  const onData = (chunk: Buffer): void => {
+    received = Buffer.concat([received, chunk]);
+    try {
+      while (received.length >= 9 && received.length > received.readUInt32BE(1)) {
+        const end = 1 + received.readUInt32BE(1);
+        if (received[0] === AUTHENTICATION) {
+          rule.see(received.subarray(5, end));
+          if (received.readUInt32BE(5) === AUTHENTICATION_OK) return void socket.off("data", onData);
+        }
+        received = received.subarray(end);
+      }
+      if (received.length > LOGIN_BYTES_MAX) throw new LoginError("the server's answer to the login does not end");
+    } catch (error) {
+      refusal = error;
+      socket.off("data", onData);
+      socket.destroy();
+    }
+  };
+  socket.on("data", onData);
+  return {
+    get refusal() {
+      return refusal;
+    },
+  };
 }

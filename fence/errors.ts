@@ -5,7 +5,8 @@
  * leaves the outcome open (INV-10).
  */
 import { FENCE_CODES, type FenceCode, isFenceCode } from "./codes.ts";
-import type { DatabaseAddress } from "./database.ts";
+import { type DatabaseAddress, whereIs } from "./database.ts";
+import { TlsFailure } from "./socket.ts";
 
 export interface FenceErrorText {
   readonly message: string;
@@ -30,6 +31,22 @@ export class FenceError extends Error {
     this.detail = text.detail ?? "";
     this.hint = text.hint ?? FENCE_CODES[code].hint;
     this.final = FENCE_CODES[code].final;
+  }
+}
+
+/** The server asks for a login that cannot be given, or gives none that can be believed. */
+export class LoginError extends Error {
+  override name = "LoginError";
+}
+
+/** None of several servers could be used. */
+export class NoServer extends Error {
+  override name = "NoServer";
+  readonly failures: readonly { readonly where: string; readonly error: unknown }[];
+
+  constructor(failures: NoServer["failures"]) {
+    super(failures.map(({ where, error }) => `${where}: ${error instanceof Error ? error.message : error}`).join("; "));
+    this.failures = failures;
   }
 }
 
@@ -76,6 +93,7 @@ export function toFenceError(error: unknown, address: DatabaseAddress, doing: st
   if (error instanceof FenceError) return error;
   const sqlState = sqlStateOf(error);
   const original = error instanceof Error ? error.message : String(error);
+  if (error instanceof NoServer) return noServer(error, address, doing);
   if (sqlState === undefined) return connectionError(error, original, address, doing);
   const { detail, hint } = error as ErrorLike;
   const code = codeOfSqlState(sqlState, "LF015");
@@ -122,27 +140,25 @@ const SERVER_TEXT: Readonly<Record<string, Describe>> = {
     message: `the database does not let role "${user}" into database "${database}"`,
     hint: "The role is missing, cannot log in, or pg_hba.conf has no line for this client (or demands TLS).",
   }),
-  "3D000": ({ database, host, port }) => ({
-    message: `database "${database}" does not exist at ${host}:${port}`,
+  "3D000": (address) => ({
+    message: `database "${address.database}" does not exist at ${whereIs(address)}`,
     hint: "Correct dbname in the job's Secret; it is tried again by itself.",
   }),
-  "53300": ({ host, port }) => ({
-    message: `the database at ${host}:${port} has no free connection`,
+  "53300": (address) => ({
+    message: `the database at ${whereIs(address)} has no free connection`,
     hint: "Raise max_connections or close idle clients: a takeover needs up to two connections. It is tried again by itself.",
   }),
-  "57P03": ({ host, port }) => ({
-    message: `the database at ${host}:${port} is starting or stopping`,
+  "57P03": (address) => ({
+    message: `the database at ${whereIs(address)} is starting or stopping`,
     hint: "Wait: it is tried again by itself.",
   }),
 };
 
-const TLS_CODE = /^(ERR_TLS_|ERR_SSL_|CERT_|DEPTH_ZERO_|SELF_SIGNED_|UNABLE_TO_|HOSTNAME_MISMATCH)/;
-
 function connectionError(error: unknown, original: string, address: DatabaseAddress, doing: string): FenceError {
   const code = String((error as ErrorLike | undefined)?.code ?? "");
-  const where = `${address.host}:${address.port}`;
+  const where = whereIs(address);
   const detail = `The original error is: ${original}${code ? ` (${code})` : ""}.`;
-  if (TLS_CODE.test(code) || /SSL|certificate/i.test(original)) {
+  if (error instanceof TlsFailure) {
     return new FenceError("LF015", {
       message: `no TLS connection with ${where} under sslmode=${address.sslmode}`,
       detail,
@@ -158,10 +174,21 @@ function connectionError(error: unknown, original: string, address: DatabaseAddr
       cause: error,
     });
   }
+  if (error instanceof LoginError) {
+    return new FenceError("LF016", { message: `cannot log in to the database: ${original}`, cause: error });
+  }
   return new FenceError("LF015", {
     message: `the database at ${where} cannot be reached (${doing})`,
     detail,
     hint: "Check host and port in the job's Secret, network policies, and that the server runs; it is tried again by itself.",
     cause: error,
   });
+}
+
+function noServer(error: NoServer, address: DatabaseAddress, doing: string): FenceError {
+  const onlyStandbys = error.failures.every(({ error: one }) => (one as ErrorLike | undefined)?.code === "LF013");
+  const message = onlyStandbys
+    ? `none of the servers ${whereIs(address)} is a primary`
+    : `none of the servers ${whereIs(address)} can be used (${doing})`;
+  return new FenceError(onlyStandbys ? "LF013" : "LF015", { message, detail: `${error.message}.`, cause: error });
 }

@@ -1,39 +1,70 @@
-/** A connection string (`postgres://user:password@host:port/database?sslmode=…&sslrootcert=…`) as a DatabaseAddress. */
-import { readFileSync } from "node:fs";
-import type { DatabaseAddress, SslMode } from "./database.ts";
+/** A connection string as libpq reads it: `postgres://user:password@host:port,host:port/database?sslmode=…`. */
+import type { DatabaseAddress } from "./database.ts";
+import { addressFromParameters, PARAMETERS, type ParameterName } from "./parameters.ts";
 
-const SSL_MODES: ReadonlySet<string> = new Set(["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]);
-const PARAMETERS: ReadonlySet<string> = new Set(["sslmode", "sslrootcert"]);
+const FORM = /^postgres(?:ql)?:\/\/(?:([^/?]*)@)?([^/?@]*)(?:\/([^?]*))?(?:\?(.*))?$/;
+const KNOWN: ReadonlySet<string> = new Set(PARAMETERS);
 
-/** Throws an Error that names what is wrong; never repeats the password. Defaults are libpq's. */
+/** Throws an Error that names what is wrong; never repeats the password. Defaults are libpq's, and localhost. */
 export function addressFromUrl(text: string): DatabaseAddress {
-  const url = URL.canParse(text) ? new URL(text) : undefined;
-  if (!url || (url.protocol !== "postgres:" && url.protocol !== "postgresql:")) {
+  const parameters = parametersFromUrl(text);
+  try {
+    return addressFromParameters(parameters);
+  } catch (error) {
+    throw new Error(`the database URL is of no use: ${(error as Error).message}`);
+  }
+}
+
+/** Throws as `addressFromUrl`. */
+export function parametersFromUrl(text: string): Map<ParameterName, string> {
+  const [whole, userinfo, hostports = "", database, query] = FORM.exec(text) ?? [];
+  if (whole === undefined) {
     throw new Error("the database URL must look like postgres://user:password@host:5432/database?sslmode=require");
   }
-  for (const name of url.searchParams.keys()) {
-    if (!PARAMETERS.has(name)) {
-      throw new Error(`the database URL has a parameter that is not supported: ${name} (known: sslmode, sslrootcert)`);
+  const [, user = "", password] = /^([^:]*)(?::(.*))?$/s.exec(userinfo ?? "") ?? [];
+  const { hosts, ports } = splitHosts(hostports);
+  const parameters = new Map<ParameterName, string>();
+  const set = (name: ParameterName, value: string | undefined): void => {
+    if (value) parameters.set(name, decoded(value));
+  };
+  set("user", user);
+  set("password", password);
+  set("host", hosts);
+  set("port", ports);
+  set("dbname", database);
+  for (const pair of (query ?? "").split("&").filter(Boolean)) {
+    const [, name = "", value = ""] = /^([^=]*)=?(.*)$/s.exec(pair) ?? [];
+    if (!isKnown(name)) {
+      throw new Error(
+        `the database URL has a parameter that is not supported: ${name} (known: ${PARAMETERS.join(", ")})`,
+      );
     }
+    parameters.set(name, decoded(value));
   }
-  const sslmode = url.searchParams.get("sslmode") ?? "prefer";
-  if (!isSslMode(sslmode)) throw new Error(`sslmode=${sslmode} is unknown; one of: ${[...SSL_MODES].join(", ")}`);
-  const user = decodeURIComponent(url.username);
-  if (user === "") throw new Error("the database URL names no user");
-  const password = decodeURIComponent(url.password);
-  const rootCertificate = url.searchParams.get("sslrootcert");
+  return parameters;
+}
+
+/** Host by host, as the brackets of an IPv6 address belong to the URL and not to the address. */
+function splitHosts(text: string): { hosts: string; ports: string } {
+  const split = text.split(",").map((one) => {
+    const [, inBrackets, host, port = ""] = /^(?:\[(.*)\]|([^:]*))(?::(.*))?$/.exec(one) ?? [];
+    if (inBrackets === undefined && host === undefined)
+      throw new Error("the database URL has a host that cannot be read");
+    return { host: inBrackets ?? host ?? "", port };
+  });
+  const ports = split.map(({ port }) => port);
   return {
-    // Brackets of an IPv6 address belong to the URL, not to the address.
-    host: decodeURIComponent(url.hostname).replace(/^\[(.*)\]$/, "$1") || "localhost",
-    port: url.port === "" ? 5432 : Number(url.port),
-    database: decodeURIComponent(url.pathname.slice(1)) || user,
-    user,
-    sslmode,
-    ...(password === "" ? {} : { password }),
-    ...(rootCertificate === null ? {} : { ca: readFileSync(rootCertificate, "utf8") }),
+    hosts: split.map(({ host }) => host).join(","),
+    ports: ports.every((port) => port === "") ? "" : ports.join(","),
   };
 }
 
-export function isSslMode(text: string): text is SslMode {
-  return SSL_MODES.has(text);
+const isKnown = (name: string): name is ParameterName => KNOWN.has(name);
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    throw new Error("the database URL has a % that begins no escape: write %25 for the character itself");
+  }
 }

@@ -51,7 +51,7 @@ test.each<[what: string, keys: Record<string, string>, problem: RegExp]>([
   ["nothing", {}, /lacks host, dbname, user/],
   ["half of it", { host: "db", user: "app" }, /lacks dbname$/],
   ["an address of something else", { uri: "mysql://db" }, /must look like postgres:/],
-  ["a port that is none", { ...single, port: "http" }, /port is not a number/],
+  ["a port that is none", { ...single, port: "http" }, /port "http" is not a number/],
   ["an unknown sslmode", { ...single, sslmode: "on" }, /sslmode "on" is unknown/],
 ])("says what is wrong with %s", (_what, keys, problem) => {
   const credentials = read(keys);

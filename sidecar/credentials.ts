@@ -2,51 +2,42 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { DatabaseAddress } from "../fence/database.ts";
-import { addressFromUrl, isSslMode } from "../fence/url.ts";
+import { addressFromParameters, PARAMETERS, type ParameterName } from "../fence/parameters.ts";
+import { parametersFromUrl } from "../fence/url.ts";
 
 export type Credentials =
   | { readonly ok: true; readonly address: DatabaseAddress }
   | { readonly ok: false; readonly problem: string };
 
-/** Keys: `uri`, or host, port, dbname, user, password, sslmode; `ca.crt` with either. Single keys win over the uri's parts. */
+/**
+ * Keys: `uri`, or libpq's parameters (host, port, dbname, user, password, sslmode, …), and `ca.crt`, `tls.crt`, `tls.key`
+ * with either. Single keys win over the uri's parts; other keys are not looked at.
+ */
 export function readCredentials(dir: string): Credentials {
   const file = (key: string): string | undefined => readKey(join(dir, key));
-  let base: Partial<DatabaseAddress> = {};
+  let parameters = new Map<ParameterName, string>();
   const uri = file("uri");
   if (uri !== undefined) {
     try {
-      base = addressFromUrl(uri);
+      parameters = parametersFromUrl(uri);
     } catch (error) {
       return { ok: false, problem: `its key \`uri\` cannot be read: ${(error as Error).message}` };
     }
   }
-  const host = file("host") ?? base.host;
-  const database = file("dbname") ?? base.database;
-  const user = file("user") ?? base.user;
-  if (!host || !database || !user) {
-    const missing = Object.entries({ host, dbname: database, user }).filter(([, value]) => !value);
-    return { ok: false, problem: `it has no key \`uri\`, and lacks ${missing.map(([key]) => key).join(", ")}` };
+  for (const name of PARAMETERS) {
+    const value = file(name);
+    if (value !== undefined) parameters.set(name, value);
   }
-  const port = Number(file("port") ?? base.port ?? 5432);
-  if (!Number.isInteger(port) || port < 1 || port > 65535) {
-    return { ok: false, problem: "its port is not a number from 1 to 65535" };
+  const missing = (["host", "dbname", "user"] as const).filter((name) => !parameters.get(name));
+  if (uri === undefined && missing.length > 0) {
+    return { ok: false, problem: `it has no key \`uri\`, and lacks ${missing.join(", ")}` };
   }
-  const sslmode = file("sslmode") ?? base.sslmode ?? "prefer";
-  if (!isSslMode(sslmode)) return { ok: false, problem: `its sslmode "${sslmode}" is unknown` };
-  const password = file("password") ?? base.password;
-  const ca = file("ca.crt") ?? base.ca;
-  return {
-    ok: true,
-    address: {
-      host,
-      port,
-      database,
-      user,
-      sslmode,
-      ...(password !== undefined && { password }),
-      ...(ca !== undefined && { ca }),
-    },
-  };
+  try {
+    const pems = { ca: file("ca.crt"), certificate: file("tls.crt"), key: file("tls.key") };
+    return { ok: true, address: addressFromParameters(parameters, pems) };
+  } catch (error) {
+    return { ok: false, problem: (error as Error).message };
+  }
 }
 
 function readKey(path: string): string | undefined {

@@ -41,7 +41,9 @@ const databaseSpec = z
       .string()
       .min(1)
       .max(253)
-      .describe("Secret with `uri`, or host/port/dbname/user/password/sslmode/ca.crt; mounted into the sidecar only."),
+      .describe(
+        "Secret with `uri` or libpq's parameters (host, dbname, user, password, sslmode, …), and ca.crt; mounted into the sidecar only.",
+      ),
     port: z.int().min(1024).max(65535).default(5432).describe("Port on 127.0.0.1 where the application finds it."),
   })
   .strict();

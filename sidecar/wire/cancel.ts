@@ -5,6 +5,9 @@
  * cancel cannot hit a later query.
  */
 import { timingSafeEqual } from "node:crypto";
+import type { DatabaseAddress } from "../../fence/database.ts";
+import { openSocket, type Route } from "../../fence/socket.ts";
+import type { Clock } from "../../platform/clock.ts";
 import { message } from "./messages.ts";
 
 export interface CancelTarget {
@@ -16,6 +19,7 @@ export interface CancelTarget {
 }
 
 const CANCEL_CODE = 80877102;
+const CANCEL_MS_MAX = 5_000;
 
 export class CancelKeys {
   readonly #targets = new Map<number, CancelTarget>();
@@ -42,4 +46,30 @@ export function cancelRequest(pid: number, key: Buffer): Buffer {
   head.writeUInt32BE(CANCEL_CODE, 0);
   head.writeInt32BE(pid, 4);
   return message(0, Buffer.concat([head, key]));
+}
+
+/** A session of the server that may be cancelled: its key, and the way that leads to just this server. */
+export interface Cancellable {
+  readonly route: Route;
+  readonly pid: number;
+  readonly key: Buffer;
+}
+
+/** Resolves when the server has closed the cancel connection: the signal was sent, or never will be. */
+export async function sendCancel(address: DatabaseAddress, session: Cancellable, clock: Clock): Promise<void> {
+  const late = new AbortController();
+  const stop = clock.after(CANCEL_MS_MAX, () => late.abort(new Error("no answer")));
+  try {
+    const socket = await openSocket(address, session.route, late.signal);
+    await new Promise<void>((resolve) => {
+      late.signal.addEventListener("abort", () => socket.destroy(), { once: true });
+      socket.once("close", () => resolve());
+      socket.resume();
+      socket.end(cancelRequest(session.pid, session.key));
+    });
+  } catch {
+    // As with a server that cannot be reached: the cancel is lost, and cancels are never acknowledged.
+  } finally {
+    stop();
+  }
 }

@@ -1,94 +1,23 @@
 /** Logging in to the server for clients that have no credentials, and what they are told when that fails. */
-import { execFileSync } from "node:child_process";
-import { chmodSync, chownSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { DatabaseAddress } from "../../fence/database.ts";
 import { makeRole } from "../../fence/role.ts";
+import { type Certificates, makeCertificates } from "../../testing/certificates.ts";
 import { type Failure, type Fenced, failure, startFenced } from "../../testing/fenced.ts";
 import { freePort, oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 
-const NOBODY = 65534;
-
-/** An authority, a certificate of it for localhost, and another authority. */
-function certificates(): string {
-  const dir = mkdtempSync(join(tmpdir(), "fencedjob-tls-"));
-  const openssl = (...args: string[]): Buffer =>
-    execFileSync("openssl", args, { cwd: dir, stdio: ["ignore", "pipe", "pipe"] });
-  for (const ca of ["ca", "other"]) {
-    openssl(
-      "req",
-      "-x509",
-      "-newkey",
-      "ec",
-      "-pkeyopt",
-      "ec_paramgen_curve:P-256",
-      "-nodes",
-      "-keyout",
-      `${ca}.key`,
-      "-out",
-      `${ca}.crt`,
-      "-subj",
-      `/CN=${ca}`,
-      "-days",
-      "2",
-    );
-  }
-  openssl(
-    "req",
-    "-new",
-    "-newkey",
-    "ec",
-    "-pkeyopt",
-    "ec_paramgen_curve:P-256",
-    "-nodes",
-    "-keyout",
-    "server.key",
-    "-out",
-    "server.csr",
-    "-subj",
-    "/CN=localhost",
-    "-addext",
-    "subjectAltName=DNS:localhost",
-  );
-  openssl(
-    "x509",
-    "-req",
-    "-in",
-    "server.csr",
-    "-CA",
-    "ca.crt",
-    "-CAkey",
-    "ca.key",
-    "-CAcreateserial",
-    "-out",
-    "server.crt",
-    "-days",
-    "2",
-    "-copy_extensions",
-    "copy",
-  );
-  chmodSync(dir, 0o755);
-  for (const file of readdirSync(dir)) {
-    chmodSync(join(dir, file), 0o600);
-    if (process.getuid?.() === 0) chownSync(join(dir, file), NOBODY, NOBODY);
-  }
-  return dir;
-}
-
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
-  let tls: string;
+  let tls: Certificates;
   const proxies: ProxyOfTest[] = [];
   let generation = 0;
 
   beforeAll(async () => {
-    tls = certificates();
+    tls = makeCertificates();
     fenced = await startFenced({
       version,
-      settings: { ssl: "on", ssl_cert_file: join(tls, "server.crt"), ssl_key_file: join(tls, "server.key") },
+      settings: { ssl: "on", ssl_cert_file: tls.path("server.crt"), ssl_key_file: tls.path("server.key") },
       hba: [
         "host all by_md5 127.0.0.1/32 md5",
         "host all by_scram 127.0.0.1/32 scram-sha-256",
@@ -108,7 +37,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   afterAll(async () => {
     for (const proxy of proxies) await proxy.stop();
     await fenced.stop();
-    rmSync(tls, { recursive: true, force: true });
+    tls.remove();
   });
 
   /** A proxy that logs in as `address` says; the raise itself goes as the plain application role. */
@@ -118,7 +47,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     proxies.push(proxy);
     return proxy;
   }
-  const ca = (name: string): string => readFileSync(join(tls, `${name}.crt`), "utf8");
+  const ca = (name: string): string => tls.pem(`${name}.crt`);
   const whoami = "SELECT current_user AS user, ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
 
   test.each([["by_md5"], ["by_scram"], ["by_password"]])("%s", async (user) => {

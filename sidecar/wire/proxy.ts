@@ -12,7 +12,7 @@ import type { Permit } from "../../lease/permit.ts";
 import type { Clock } from "../../platform/clock.ts";
 import type { Logger } from "../../platform/log.ts";
 import type { Random } from "../../platform/random.ts";
-import { CancelKeys, type CancelTarget, cancelRequest } from "./cancel.ts";
+import { CancelKeys, type CancelTarget, sendCancel } from "./cancel.ts";
 import { Channel } from "./channel.ts";
 import { fenceBytes } from "./core.ts";
 import { Counters } from "./counters.ts";
@@ -21,7 +21,7 @@ import { ProtocolError } from "./framer.ts";
 import { authenticationOk, backendKey, IDLE, parameterStatus, readyForQuery } from "./messages.ts";
 import { Relay } from "./relay.ts";
 import { isUnreadable, planStartup, readFirst, type Startup, type StartupPlan } from "./startup.ts";
-import { NotAdmitted, openSocket, openUpstream, type Upstream } from "./upstream.ts";
+import { NotAdmitted, openUpstream, type Upstream } from "./upstream.ts";
 import { isLoss, type VerdictReader } from "./verdict.ts";
 
 export interface ProxyConfig {
@@ -58,7 +58,6 @@ const EARLY_BYTES_MAX = 64 * 1024;
 const SUFFIX_BYTES = 8;
 const PERMIT_POLL_MS = 20;
 const LOSS_POLL_MS = 100;
-const CANCEL_MS_MAX = 5_000;
 
 export const SHUTTING_DOWN: WireError = {
   severity: "FATAL",
@@ -229,7 +228,8 @@ class Listener implements RunningProxy {
       const verdict = await this.#config.verdict(false);
       if (!isLoss(verdict)) throw error;
       this.counters.add("refusedLost");
-      throw new NotAdmitted(error.message, errorBytes(lostError(identity, verdict, false)));
+      const lost = lostError(identity, verdict, false);
+      throw new NotAdmitted(lost.code, lost.message, errorBytes(lost));
     });
     this.#join(client, upstream, plan);
   }
@@ -296,9 +296,7 @@ class Listener implements RunningProxy {
       busy: () => relay.cancellable,
       cancel: () => {
         relay.setCancelling(true);
-        void sendCancel(address, cancelRequest(upstream.pid, upstream.key), clock).finally(() =>
-          relay.setCancelling(false),
-        );
+        void sendCancel(address, upstream, clock).finally(() => relay.setCancelling(false));
       },
     };
     if (upstream.key.length > 0) this.#keys.add(upstream.pid, target);
@@ -330,26 +328,4 @@ function refuse(client: Client, error: WireError): void {
   const bytes = errorBytes({ ...error, severity: "FATAL" });
   client.channel.push(bytes, 0, bytes.length);
   client.channel.end();
-}
-
-/** Resolves when the server has closed the cancel connection: the signal was sent, or never will be. */
-async function sendCancel(address: DatabaseAddress, request: Buffer, clock: Clock): Promise<void> {
-  let opened: Socket | undefined;
-  const stop = clock.after(CANCEL_MS_MAX, () => opened?.destroy());
-  try {
-    const socket = await openSocket(address, (raw) => {
-      opened = raw;
-      raw.on("error", () => {});
-    });
-    await new Promise<void>((resolve) => {
-      socket.on("error", () => {});
-      socket.once("close", () => resolve());
-      socket.resume();
-      socket.end(request);
-    });
-  } catch {
-    // As with a server that cannot be reached: the cancel is lost, and cancels are never acknowledged.
-  } finally {
-    stop();
-  }
 }

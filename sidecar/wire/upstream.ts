@@ -1,19 +1,21 @@
 /**
- * A new server session: connect, TLS by sslmode, log in, and the checks and admission that come before the client sees
+ * A new server session: connect, log in, and the checks and admission that come before the client sees
  * anything of it (INV-4).
  */
-import { connect, isIP, type Socket } from "node:net";
-import { type ConnectionOptions, connect as connectTls } from "node:tls";
+import type { Socket } from "node:net";
+import { RequiredBinding, serverEndPoint } from "../../fence/binding.ts";
 import type { DatabaseAddress } from "../../fence/database.ts";
 import type { SessionStartStep } from "../../fence/enter.ts";
-import { codeOfSqlState, FenceError, toFenceError } from "../../fence/errors.ts";
+import { codeOfSqlState, FenceError, sqlStateOf, toFenceError } from "../../fence/errors.ts";
+import { inTurn } from "../../fence/route.ts";
+import { keepAlive, openSocket, type Route } from "../../fence/socket.ts";
 import type { Clock } from "../../platform/clock.ts";
 import type { Random } from "../../platform/random.ts";
-import { Login, LoginError } from "./auth/login.ts";
-import { ScramError } from "./auth/scram.ts";
+import { Login } from "./auth/login.ts";
 import { Channel } from "./channel.ts";
 import { errorBytes, fatalOf } from "./errors.ts";
-import { type Action, DROP, Framer, type MessageHandler, ProtocolError } from "./framer.ts";
+import { ProtocolError } from "./framer.ts";
+import { Mailbox } from "./mailbox.ts";
 import { BACK, cstringEnd, type ErrorFields, errorFields, errorMessage, query } from "./messages.ts";
 
 export interface UpstreamOptions {
@@ -29,6 +31,8 @@ export interface UpstreamOptions {
 
 export interface Upstream {
   readonly channel: Channel;
+  /** The way that led to this server. */
+  readonly route: Route;
   readonly parameters: ReadonlyMap<string, string>;
   readonly pid: number;
   readonly key: Buffer;
@@ -37,235 +41,98 @@ export interface Upstream {
 /** The client is not let in; `bytes` is the ErrorResponse for it. */
 export class NotAdmitted extends Error {
   override name = "NotAdmitted";
+  readonly severity = "FATAL";
+  /** SQLSTATE. */
+  readonly code: string;
   readonly bytes: Buffer;
   /** The gate refused: read the fence row before saying that the generation is over. */
   readonly byGate: boolean;
-  /** pg_hba.conf has no line for this kind of connection, or the TLS handshake failed. */
-  readonly mayTryOtherTls: boolean;
 
-  constructor(text: string, bytes: Buffer, options: { byGate?: boolean; mayTryOtherTls?: boolean } = {}) {
+  constructor(code: string, text: string, bytes: Buffer, options: { byGate?: boolean } = {}) {
     super(text);
+    this.code = code;
     this.bytes = bytes;
     this.byGate = options.byGate ?? false;
-    this.mayTryOtherTls = options.mayTryOtherTls ?? false;
   }
 }
 
-const MESSAGE_BYTES_MAX = 1024 * 1024;
-const SSL_REQUEST = Buffer.from([0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]);
-
-/** Throws NotAdmitted. */
+/** Throws NotAdmitted, or the signal's reason. */
 export async function openUpstream(options: UpstreamOptions): Promise<Upstream> {
-  const [first, second] = tlsAttempts(options.address);
+  const { address, signal } = options;
   try {
-    return await attempt({ ...options, address: first });
+    return await inTurn(address, options, (route, bound) => attempt(route, bound, options));
   } catch (error) {
-    const another = error instanceof NotAdmitted && error.mayTryOtherTls && !options.signal.aborted;
-    if (!second || !another) throw error;
-    return await attempt({ ...options, address: second });
+    if (error instanceof NotAdmitted || signal.aborted) throw error;
+    const fields = error instanceof ServerError ? error.fields : undefined;
+    // About the client's parameters: the server's own words.
+    if (fields && codeOfSqlState(sqlStateOf(error) ?? "", "LF020") === "LF020") {
+      throw new NotAdmitted(fields.get("C") ?? "", fields.get("M") ?? "", errorMessage(BACK.error, fields));
+    }
+    throw notAdmitted(toFenceError(error, address, "opening a session"));
   }
 }
 
-/** As libpq: `allow` begins without TLS, `prefer` with it, and each tries the other when the server refuses. */
-function tlsAttempts(address: DatabaseAddress): [DatabaseAddress, DatabaseAddress?] {
-  const { ca: _unverified, ...plain } = address;
-  if (address.sslmode === "allow")
-    return [
-      { ...plain, sslmode: "disable" },
-      { ...plain, sslmode: "require" },
-    ];
-  if (address.sslmode === "prefer")
-    return [
-      { ...plain, sslmode: "prefer" },
-      { ...plain, sslmode: "disable" },
-    ];
-  return [address];
+function notAdmitted(fence: FenceError, options: { byGate?: boolean } = {}): NotAdmitted {
+  return new NotAdmitted(fence.code, fence.message, errorBytes(fatalOf(fence)), options);
 }
 
-async function attempt(options: UpstreamOptions): Promise<Upstream> {
-  const { address, clock, signal } = options;
-  let opened: Socket | undefined;
-  let late = false;
-  const destroy = (): void => void opened?.destroy();
-  const cancelTimer = clock.after(options.timeoutMs, () => {
-    late = true;
-    destroy();
-  });
-  signal.addEventListener("abort", destroy, { once: true });
+async function attempt(route: Route, bound: AbortSignal, options: UpstreamOptions): Promise<Upstream> {
+  const { address } = options;
+  const socket = await openSocket(address, route, bound);
+  const channel = new Channel(socket);
+  keepAlive(socket, address);
+  const cut = (): void => channel.destroy();
+  bound.addEventListener("abort", cut, { once: true });
   try {
-    const socket = await openSocket(address, (raw) => {
-      opened = raw;
-      if (signal.aborted) raw.destroy();
-    });
-    // From here on the channel reads the socket; before, TLS may have to.
-    return await start(new Channel(socket), options);
+    return await start(channel, socket, route, options);
   } catch (error) {
-    destroy();
-    if (error instanceof NotAdmitted) throw error;
-    throw notReached(late ? new Error(`no answer within ${options.timeoutMs} ms`) : error, address);
+    channel.destroy();
+    throw error instanceof ProtocolError
+      ? new ProtocolError(`the server breaks the protocol: ${error.message}`)
+      : error;
   } finally {
-    cancelTimer();
-    signal.removeEventListener("abort", destroy);
+    bound.removeEventListener("abort", cut);
   }
 }
 
-function notReached(error: unknown, address: DatabaseAddress): NotAdmitted {
-  if (error instanceof LoginError || error instanceof ScramError || error instanceof ProtocolError) {
-    const code = error instanceof ProtocolError ? "LF015" : "LF016";
-    const fence = new FenceError(code, { message: `cannot log in to the database: ${error.message}`, cause: error });
-    return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)));
+/** What the server answers to the startup message or the login. */
+class ServerError extends Error {
+  readonly fields: ErrorFields;
+  readonly severity: string;
+  readonly code: string;
+  readonly detail: string | undefined;
+  readonly hint: string | undefined;
+
+  constructor(fields: ErrorFields) {
+    super(fields.get("M") ?? "");
+    this.fields = fields;
+    this.severity = fields.get("V") ?? fields.get("S") ?? "ERROR";
+    this.code = fields.get("C") ?? "";
+    this.detail = fields.get("D");
+    this.hint = fields.get("H");
   }
-  const fence = toFenceError(error, address, "opening a session");
-  const mayTryOtherTls = fence.message.includes("no TLS connection");
-  return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)), { mayTryOtherTls });
-}
-
-// ---- socket and TLS ----
-
-/** Opens TCP and, by sslmode, TLS. `opened` gets each socket as soon as it exists, so that it can be destroyed. */
-export async function openSocket(address: DatabaseAddress, opened: (socket: Socket) => void): Promise<Socket> {
-  const raw = connect({ host: address.host, port: address.port, noDelay: true });
-  opened(raw);
-  await once(raw, "connect");
-  if (address.sslmode === "disable" || address.sslmode === "allow") return raw;
-  raw.write(SSL_REQUEST);
-  const answer = await firstByte(raw);
-  if (answer !== 0x53) {
-    if (address.sslmode === "prefer") return raw;
-    throw Object.assign(new Error("the server does not support SSL"), { code: "ERR_TLS_REFUSED_BY_SERVER" });
-  }
-  const secure = connectTls({ ...tlsOptions(address), socket: raw });
-  await once(secure, "secureConnect");
-  return secure;
-}
-
-/** As libpq: require verifies the chain only when an authority is given; verify-full also the name. */
-function tlsOptions(address: DatabaseAddress): ConnectionOptions {
-  const verifyChain =
-    address.sslmode.startsWith("verify") || (address.sslmode === "require" && address.ca !== undefined);
-  return {
-    rejectUnauthorized: verifyChain,
-    ALPNProtocols: ["postgresql"],
-    ...(address.ca === undefined ? {} : { ca: address.ca }),
-    ...(isIP(address.host) ? {} : { servername: address.host }),
-    host: address.host,
-    ...(address.sslmode === "verify-full" ? {} : { checkServerIdentity: () => undefined }),
-  };
-}
-
-function once(socket: Socket, event: "connect" | "secureConnect"): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const done = (error?: unknown): void => {
-      socket.off(event, onEvent);
-      socket.off("error", done);
-      socket.off("close", onClose);
-      if (error) reject(error);
-      else resolve();
-    };
-    const onEvent = (): void => done();
-    const onClose = (): void => done(new Error("the connection was closed"));
-    socket.once(event, onEvent);
-    socket.once("error", done);
-    socket.once("close", onClose);
-  });
-}
-
-/** Reads exactly one byte: anything behind it belongs to TLS. */
-function firstByte(socket: Socket): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const done = (error: unknown, byte?: number): void => {
-      socket.off("readable", onReadable);
-      socket.off("error", onError);
-      socket.off("close", onClose);
-      if (byte === undefined) reject(error);
-      else resolve(byte);
-    };
-    const onReadable = (): void => {
-      const byte: Buffer | null = socket.read(1);
-      if (byte) done(undefined, byte[0]);
-    };
-    const onError = (error: unknown): void => done(error);
-    const onClose = (): void => done(new Error("the connection was closed"));
-    socket.on("readable", onReadable);
-    socket.once("error", onError);
-    socket.once("close", onClose);
-  });
 }
 
 // ---- login and session start ----
 
-interface Received {
-  readonly type: number;
-  readonly bytes: Buffer;
-}
-
-/** Messages of the server one by one, while nothing is in a hurry. */
-class Mailbox implements MessageHandler {
-  readonly #channel: Channel;
-  readonly #framer = new Framer(this, { push: () => {} });
-  readonly #received: Received[] = [];
-  #wake: () => void = () => {};
-  #failure: unknown;
-
-  constructor(channel: Channel) {
-    this.#channel = channel;
-    channel.onBytes = (bytes, start, end) => {
-      try {
-        this.#framer.feed(bytes, start, end);
-      } catch (error) {
-        this.#failure = error;
-      }
-      this.#wake();
-    };
-    channel.onEnd = () => {
-      this.#failure ??= new Error("the server closed the connection");
-      this.#wake();
-    };
-    if (channel.ended) channel.onEnd();
-  }
-
-  bytesNeeded(_type: number, total: number): number {
-    if (total > MESSAGE_BYTES_MAX) throw new ProtocolError(`the server sends ${total} bytes while starting`);
-    return total;
-  }
-
-  message(type: number, bytes: Buffer, start: number, end: number): Action {
-    this.#received.push({ type, bytes: Buffer.from(bytes.subarray(start, end)) });
-    return DROP;
-  }
-
-  async next(): Promise<Received> {
-    for (;;) {
-      const received = this.#received.shift();
-      if (received) return received;
-      if (this.#failure) throw this.#failure;
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve;
-      });
-    }
-  }
-
-  send(bytes: Buffer): void {
-    this.#channel.push(bytes, 0, bytes.length);
-    this.#channel.flush();
-  }
-}
-
-async function start(channel: Channel, options: UpstreamOptions): Promise<Upstream> {
+async function start(channel: Channel, socket: Socket, route: Route, options: UpstreamOptions): Promise<Upstream> {
   const mailbox = new Mailbox(channel);
   const parameters = new Map<string, string>();
-  const { pid, key } = await login(mailbox, options, parameters);
+  const { pid, key } = await login(mailbox, socket, options, parameters);
   for (const step of options.steps) await runStep(mailbox, step, parameters, options.address);
-  return { channel, parameters, pid, key };
+  return { channel, route, parameters, pid, key };
 }
 
 async function login(
   mailbox: Mailbox,
+  socket: Socket,
   { address, random, startup }: UpstreamOptions,
   parameters: Map<string, string>,
 ): Promise<{ pid: number; key: Buffer }> {
+  const endPoint = address.channelBinding === "disable" ? undefined : serverEndPoint(socket);
+  const rule = address.channelBinding === "require" ? new RequiredBinding(endPoint) : undefined;
+  const dialogue = new Login(address, random, endPoint);
   mailbox.send(startup);
-  const dialogue = new Login(address, random);
   let loggedIn = false;
   let pid = 0;
   let key = Buffer.alloc(0);
@@ -273,13 +140,14 @@ async function login(
     const { type, bytes } = await mailbox.next();
     switch (type) {
       case BACK.authentication: {
+        rule?.see(bytes.subarray(5));
         const answer = dialogue.answer(bytes.subarray(5));
         if (answer === "done") loggedIn = true;
         else if (answer) mailbox.send(answer);
         break;
       }
       case BACK.error:
-        throw refusedByServer(errorFields(bytes, 0, bytes.length), address);
+        throw new ServerError(errorFields(bytes, 0, bytes.length));
       case BACK.parameterStatus:
         noteParameter(parameters, bytes);
         break;
@@ -294,25 +162,6 @@ async function login(
         break; // notices, NegotiateProtocolVersion
     }
   }
-}
-
-/** An error before the first ReadyForQuery: about the address (ours to explain) or about the client's parameters (its own). */
-function refusedByServer(fields: ErrorFields, address: DatabaseAddress): NotAdmitted {
-  const sqlState = fields.get("C") ?? "";
-  if (codeOfSqlState(sqlState, "LF020") === "LF020") {
-    return new NotAdmitted(fields.get("M") ?? "", errorMessage(BACK.error, fields));
-  }
-  const fence = toFenceError(asError(fields), address, "opening a session");
-  return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)), { mayTryOtherTls: sqlState === "28000" });
-}
-
-function asError(fields: ErrorFields): Error {
-  return Object.assign(new Error(fields.get("M") ?? ""), {
-    severity: fields.get("V") ?? fields.get("S") ?? "ERROR",
-    code: fields.get("C"),
-    detail: fields.get("D"),
-    hint: fields.get("H"),
-  });
 }
 
 async function runStep(
@@ -340,19 +189,19 @@ function stepFailed(step: SessionStartStep, failure: ErrorFields | undefined, ad
   if (sqlState.startsWith("LF") && failure) {
     // The server's words are ours already; what it says as an ERROR ends a session that has not begun.
     failure.set("S", "FATAL").set("V", "FATAL").delete("W");
-    return new NotAdmitted(failure.get("M") ?? "", errorMessage(BACK.error, failure), {
-      byGate: sqlState === "LF001",
-    });
+    const byGate = sqlState === "LF001";
+    return new NotAdmitted(sqlState, failure.get("M") ?? "", errorMessage(BACK.error, failure), { byGate });
   }
   if (step.onUnexpected === "LF001") {
     const byGate = sqlState === "42501" || sqlState === "42P01";
-    const fence = toFenceError(failure ? asError(failure) : new Error("no error"), address, "entering the gate");
-    return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)), { byGate });
+    const error = failure ? new ServerError(failure) : new Error("no error");
+    return notAdmitted(toFenceError(error, address, "entering the gate"), { byGate });
   }
   const code = codeOfSqlState(sqlState, step.onUnexpected);
   const said = failure ? `PostgreSQL says: ${failure.get("M")} (SQLSTATE ${sqlState}).` : "It was not refused.";
-  const fence = new FenceError(code, { message: UNEXPECTED[code] ?? "the session cannot be fenced", detail: said });
-  return new NotAdmitted(fence.message, errorBytes(fatalOf(fence)));
+  return notAdmitted(
+    new FenceError(code, { message: UNEXPECTED[code] ?? "the session cannot be fenced", detail: said }),
+  );
 }
 
 const UNEXPECTED: Partial<Record<string, string>> = {

@@ -1,9 +1,11 @@
-/** Answers to the server's Authentication messages: trust, cleartext, md5, SCRAM-SHA-256. */
+/** Answers to the server's Authentication messages: trust, cleartext, md5, SCRAM-SHA-256 with and without channel binding. */
 import { createHash } from "node:crypto";
+import { WITH_BINDING } from "../../../fence/binding.ts";
 import type { DatabaseAddress } from "../../../fence/database.ts";
+import { LoginError } from "../../../fence/errors.ts";
 import type { Random } from "../../../platform/random.ts";
 import { cstring, FRONT, message } from "../messages.ts";
-import { MECHANISM, type ScramExchange, startScram } from "./scram.ts";
+import { type Binding, MECHANISM, type ScramExchange, startScram } from "./scram.ts";
 
 const OK = 0;
 const CLEARTEXT = 3;
@@ -12,21 +14,19 @@ const SASL = 10;
 const SASL_CONTINUE = 11;
 const SASL_FINAL = 12;
 
-/** The server asks for what cannot be given; the message is for the person who wrote the Secret. */
-export class LoginError extends Error {
-  override name = "LoginError";
-}
-
 export class Login {
   readonly #address: DatabaseAddress;
   readonly #random: Random;
+  readonly #endPoint: Buffer | undefined;
   #scram: ScramExchange | undefined;
   /** The server's proof was seen: with SCRAM an Ok without it is not believed. */
   #proven = true;
 
-  constructor(address: DatabaseAddress, random: Random) {
+  /** `endPoint`: what the login is bound to if the server can; absent without TLS, or when that is not wanted. */
+  constructor(address: DatabaseAddress, random: Random, endPoint: Buffer | undefined) {
     this.#address = address;
     this.#random = random;
+    this.#endPoint = endPoint;
   }
 
   /** `body`: of one Authentication message. Returns the reply, "done", or undefined when none is due. */
@@ -54,19 +54,27 @@ export class Login {
   }
 
   #startSasl(mechanisms: readonly string[]): Buffer {
-    if (!mechanisms.includes(MECHANISM)) {
+    const binding = this.#binding(mechanisms.includes(WITH_BINDING));
+    const mechanism = binding.kind === "bound" ? WITH_BINDING : MECHANISM;
+    if (!mechanisms.includes(mechanism)) {
       throw new LoginError(
-        `the server offers none but ${mechanisms.filter(Boolean).join(", ")}; ${MECHANISM} is needed`,
+        `the server offers none but ${mechanisms.filter(Boolean).join(", ")}; ${mechanism} is needed`,
       );
     }
     const nonce = this.#random.bytes(18).toString("base64");
-    const scram = startScram({ user: "", password: this.#password(), nonce });
+    const scram = startScram({ user: "", password: this.#password(), nonce, binding });
     this.#scram = scram;
     this.#proven = false;
     const first = Buffer.from(scram.first);
     const length = Buffer.alloc(4);
     length.writeInt32BE(first.length, 0);
-    return message(FRONT.password, Buffer.concat([cstring(MECHANISM), length, first]));
+    return message(FRONT.password, Buffer.concat([cstring(mechanism), length, first]));
+  }
+
+  #binding(offered: boolean): Binding {
+    const endPoint = this.#endPoint;
+    if (!endPoint) return { kind: "none" };
+    return offered ? { kind: "bound", endPoint } : { kind: "notOffered" };
   }
 
   #exchange(): ScramExchange {

@@ -1,19 +1,21 @@
 import { describe, expect, test } from "vitest";
+import { LoginError } from "../../../fence/errors.ts";
 import { systemRandom } from "../../../platform/random.ts";
 import { message } from "../messages.ts";
 import { Login } from "./login.ts";
-import { ScramError, startScram } from "./scram.ts";
+import { startScram } from "./scram.ts";
 
 /** The exchange of RFC 7677, section 3. */
 const RFC = {
   user: "user",
   password: "pencil",
   nonce: "rOprNGfwEbeRWgbNEkqO",
+  binding: { kind: "none" },
   first: "n,,n=user,r=rOprNGfwEbeRWgbNEkqO",
   serverFirst: "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
   final: "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
   serverFinal: "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
-};
+} as const;
 
 describe("SCRAM-SHA-256", () => {
   test("gives the messages of RFC 7677 and accepts the server's proof", () => {
@@ -30,7 +32,7 @@ describe("SCRAM-SHA-256", () => {
   ])("does not accept %s", (_what, serverFinal) => {
     const scram = startScram(RFC);
     scram.final(RFC.serverFirst);
-    expect(() => scram.verify(serverFinal)).toThrow(ScramError);
+    expect(() => scram.verify(serverFinal)).toThrow(LoginError);
   });
 
   test.each([
@@ -39,12 +41,12 @@ describe("SCRAM-SHA-256", () => {
     ["no salt", "r=rOprNGfwEbeRWgbNEkqOx,i=4096"],
     ["a number of iterations without bound", "r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=999999999"],
   ])("refuses a server that sends %s", (_what, serverFirst) => {
-    expect(() => startScram(RFC).final(serverFirst)).toThrow(ScramError);
+    expect(() => startScram(RFC).final(serverFirst)).toThrow(LoginError);
   });
 
   test("an Ok of a server that has not proved to know the password is not believed", () => {
     const address = { host: "h", port: 1, database: "d", user: "u", password: "p", sslmode: "disable" } as const;
-    const login = new Login(address, systemRandom);
+    const login = new Login(address, systemRandom, undefined);
     const sasl = message(0x52, Buffer.concat([Buffer.from([0, 0, 0, 10]), Buffer.from("SCRAM-SHA-256\0\0")]));
     login.answer(sasl.subarray(5));
     expect(() => login.answer(Buffer.alloc(4))).toThrow(/without proving/);

@@ -4,39 +4,55 @@
  * Verifies the server's proof: a server that does not know the password is not taken for the database.
  */
 import { createHash, createHmac, pbkdf2Sync, timingSafeEqual } from "node:crypto";
+import { SCRAM_ITERATIONS_MAX } from "../../../fence/connection.ts";
+import { LoginError } from "../../../fence/errors.ts";
 
 export const MECHANISM = "SCRAM-SHA-256";
-/** A hostile server must not keep us computing: PostgreSQL's default is 4096. */
-const ITERATIONS_MAX = 1_000_000;
 
-export class ScramError extends Error {
-  override name = "ScramError";
-}
-
-/** No channel binding, and no identity but that of the startup message. */
-const GS2_HEADER = "n,,";
+/** What the client says of channel binding. */
+export type Binding =
+  /** It cannot. */
+  | { readonly kind: "none" }
+  /** It could, but the server does not offer it: whoever took the offer away is found out by that. */
+  | { readonly kind: "notOffered" }
+  /** tls-server-end-point. */
+  | { readonly kind: "bound"; readonly endPoint: Buffer };
 
 export interface ScramExchange {
   /** client-first-message. */
   readonly first: string;
-  /** server-first-message → client-final-message. Throws ScramError. */
+  /** server-first-message → client-final-message. Throws LoginError. */
   final(serverFirst: string): string;
-  /** server-final-message. Throws ScramError when the server's proof is wrong. */
+  /** server-final-message. Throws LoginError when the server's proof is wrong. */
   verify(serverFinal: string): void;
 }
 
+/** The beginning of client-first-message; no identity but that of the startup message. */
+const HEADERS: Readonly<Record<Binding["kind"], string>> = {
+  none: "n,,",
+  notOffered: "y,,",
+  bound: "p=tls-server-end-point,,",
+};
+
 /** `user` is empty with PostgreSQL, which takes it from the startup message; `nonce` is printable without commas. */
-export function startScram(options: { user: string; password: string; nonce: string }): ScramExchange {
+export function startScram(options: {
+  user: string;
+  password: string;
+  nonce: string;
+  binding: Binding;
+}): ScramExchange {
+  const header = HEADERS[options.binding.kind];
+  const data = options.binding.kind === "bound" ? options.binding.endPoint : Buffer.alloc(0);
   const firstBare = `n=${options.user.replaceAll("=", "=3D").replaceAll(",", "=2C")},r=${options.nonce}`;
   let serverSignature: Buffer | undefined;
   return {
-    first: GS2_HEADER + firstBare,
+    first: header + firstBare,
     final(serverFirst) {
       const { nonce, salt, iterations } = readServerFirst(serverFirst, options.nonce);
       const salted = pbkdf2Sync(normalized(options.password), salt, iterations, 32, "sha256");
       const clientKey = hmac(salted, "Client Key");
       const storedKey = createHash("sha256").update(clientKey).digest();
-      const withoutProof = `c=${Buffer.from(GS2_HEADER).toString("base64")},r=${nonce}`;
+      const withoutProof = `c=${Buffer.concat([Buffer.from(header), data]).toString("base64")},r=${nonce}`;
       const authMessage = `${firstBare},${serverFirst},${withoutProof}`;
       const signature = hmac(storedKey, authMessage);
       const proof = Buffer.from(clientKey.map((byte, i) => byte ^ (signature[i] as number)));
@@ -46,10 +62,10 @@ export function startScram(options: { user: string; password: string; nonce: str
     verify(serverFinal) {
       const fields = attributes(serverFinal);
       const error = fields.get("e");
-      if (error !== undefined) throw new ScramError(`the server refuses: ${error}`);
+      if (error !== undefined) throw new LoginError(`the server refuses: ${error}`);
       const given = Buffer.from(fields.get("v") ?? "", "base64");
       if (!serverSignature || given.length !== serverSignature.length || !timingSafeEqual(given, serverSignature)) {
-        throw new ScramError("the server does not prove that it knows the password");
+        throw new LoginError("the server does not prove that it knows the password");
       }
     },
   };
@@ -61,11 +77,12 @@ function readServerFirst(text: string, clientNonce: string): { nonce: string; sa
   const salt = Buffer.from(fields.get("s") ?? "", "base64");
   const iterations = Number(fields.get("i"));
   if (!nonce.startsWith(clientNonce) || nonce.length === clientNonce.length) {
-    throw new ScramError("the server's nonce does not continue ours");
+    throw new LoginError("the server's nonce does not continue ours");
   }
-  if (salt.length === 0) throw new ScramError("the server sends no salt");
-  if (!Number.isSafeInteger(iterations) || iterations < 1 || iterations > ITERATIONS_MAX) {
-    throw new ScramError(`the server asks for ${fields.get("i")} iterations`);
+  if (salt.length === 0) throw new LoginError("the server sends no salt");
+  // A hostile server must not keep us computing.
+  if (!Number.isSafeInteger(iterations) || iterations < 1 || iterations > SCRAM_ITERATIONS_MAX) {
+    throw new LoginError(`the server asks for ${fields.get("i")} iterations`);
   }
   return { nonce, salt, iterations };
 }

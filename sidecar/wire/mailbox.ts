@@ -1,0 +1,61 @@
+/** The server's messages one by one, while nothing is in a hurry: for the start of a session. */
+import type { Channel } from "./channel.ts";
+import { type Action, DROP, Framer, type MessageHandler, ProtocolError } from "./framer.ts";
+
+const MESSAGE_BYTES_MAX = 1024 * 1024;
+
+interface Received {
+  readonly type: number;
+  readonly bytes: Buffer;
+}
+
+export class Mailbox implements MessageHandler {
+  readonly #channel: Channel;
+  readonly #framer = new Framer(this, { push: () => {} });
+  readonly #received: Received[] = [];
+  #wake: () => void = () => {};
+  #failure: unknown;
+
+  constructor(channel: Channel) {
+    this.#channel = channel;
+    channel.onBytes = (bytes, start, end) => {
+      try {
+        this.#framer.feed(bytes, start, end);
+      } catch (error) {
+        this.#failure = error;
+      }
+      this.#wake();
+    };
+    channel.onEnd = () => {
+      this.#failure ??= new Error("the server closed the connection");
+      this.#wake();
+    };
+    if (channel.ended) channel.onEnd();
+  }
+
+  bytesNeeded(_type: number, total: number): number {
+    if (total > MESSAGE_BYTES_MAX) throw new ProtocolError(`the server sends ${total} bytes while starting`);
+    return total;
+  }
+
+  message(type: number, bytes: Buffer, start: number, end: number): Action {
+    this.#received.push({ type, bytes: Buffer.from(bytes.subarray(start, end)) });
+    return DROP;
+  }
+
+  async next(): Promise<Received> {
+    for (;;) {
+      const received = this.#received.shift();
+      if (received) return received;
+      if (this.#failure) throw this.#failure;
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+  }
+
+  send(bytes: Buffer): void {
+    this.#channel.push(bytes, 0, bytes.length);
+    this.#channel.flush();
+  }
+}
