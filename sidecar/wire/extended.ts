@@ -6,11 +6,12 @@ import { type Core, OWN_NAME_PREFIX } from "./core.ts";
 import { besideBracket, notSupported, reservedName, twoPhaseRefused, type WireError } from "./errors.ts";
 import { type Action, DROP, HOLD, PASS, ProtocolError } from "./framer.ts";
 import { needsBracket, takesSnapshot } from "./inject.ts";
-import { lexFirst, type Statement } from "./lexer.ts";
+import { lexFirst } from "./lexer.ts";
 import { bind, copyFail, cstringEnd, execute, FAILED, FRONT, IDLE, IN_BLOCK, parse, sync } from "./messages.ts";
 import { isComparable } from "./names.ts";
 import type { Outgoing } from "./outgoing.ts";
 import * as reply from "./replies.ts";
+import type { Statement } from "./statements.ts";
 
 /** Requests in flight after which the next group waits. */
 const REQUESTS_BEFORE_WAIT = 65_536;

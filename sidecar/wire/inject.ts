@@ -4,8 +4,9 @@
  *
  * Does NOT decide whether the pod still owns the job: the permit does that, before this is asked.
  */
-import type { Lexed, Statement } from "./lexer.ts";
+import type { Lexed } from "./lexer.ts";
 import { FAILED, IDLE } from "./messages.ts";
+import type { Statement } from "./statements.ts";
 
 export interface TransactionState {
   /** Status of the last ReadyForQuery, as far as the messages sent since can have changed it. */

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { lex, lexFirst, type StatementKind } from "./lexer.ts";
+import { lex, lexFirst } from "./lexer.ts";
+import type { StatementKind } from "./statements.ts";
 
 const OPTIONS = { standardStrings: true };
 

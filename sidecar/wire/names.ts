@@ -9,8 +9,8 @@
  */
 
 import { ProtocolError } from "./framer.ts";
-import type { Statement } from "./lexer.ts";
 import { cstringEnd } from "./messages.ts";
+import type { Statement } from "./statements.ts";
 
 /** PostgreSQL cuts names to this (NAMEDATALEN - 1). */
 const NAME_BYTES_MAX = 63;

@@ -7,9 +7,9 @@ import { refuseSql } from "../../fence/enter.ts";
 import { type ApartGroup, type Core, LOCK_PREPARED, SELECT_PREPARED } from "./core.ts";
 import { errorBytes, unconfirmedError, type WireError } from "./errors.ts";
 import { type Action, DROP, HOLD } from "./framer.ts";
-import type { Statement } from "./lexer.ts";
 import { FAILED, IDLE } from "./messages.ts";
 import * as reply from "./replies.ts";
+import type { Statement } from "./statements.ts";
 
 /** What answers one statement of an `ApartGroup`. */
 const APART_REPLIES = [reply.CLOSE, reply.PARSE, reply.BIND, reply.EXECUTE, reply.CLOSE] as const;

@@ -1,7 +1,7 @@
 /** The first messages of a client: requests for encryption, a cancel, or the start of a session. Pure. */
 import { ProtocolError } from "./framer.ts";
-import { saysTrue } from "./lexer.ts";
 import { BACK, cstringEnd, message } from "./messages.ts";
+import { saysTrue } from "./statements.ts";
 
 export type FirstMessage =
   /** SSLRequest or GSSENCRequest: answered 'N', another first message follows. */

@@ -1,0 +1,201 @@
+/**
+ * Errors and notices of the server: they get their place in the client's text back, one that may mean the end of the
+ * generation waits for the fence row, and what an error ends is forgotten.
+ *
+ * Does NOT judge ownership by an SQLSTATE: 42501 has other causes, so the row is read before a loss is told (INV-10).
+ */
+import { isFenceCode } from "../../fence/codes.ts";
+import type { Core } from "./core.ts";
+import { errorBytes, lostError } from "./errors.ts";
+import { type Action, DROP, type Framer, HOLD, PASS } from "./framer.ts";
+import type { Front } from "./front.ts";
+import { BACK, type ErrorFields, errorFields, errorMessage, sync } from "./messages.ts";
+import * as reply from "./replies.ts";
+import { isLoss, type Verdict } from "./verdict.ts";
+
+/** Errors that our own statements may meet without any doubt about ownership: cancel, lock timeout, deadlock, … */
+const NOT_ABOUT_OWNERSHIP = new Set(["57014", "55P03", "40P01", "25P02", "25001", "53100", "53200", "53300", "54001"]);
+
+export interface FailuresOptions {
+  readonly core: Core;
+  readonly front: Front;
+  /** Of the server's messages. */
+  readonly framer: Framer;
+  /** To the client, behind what was passed so far. */
+  readonly tell: (bytes: Buffer) => void;
+  /** Ends the session with the server's own FATAL, once the fence row was read. */
+  readonly serverEnds: (fatal: Buffer, verdict: Verdict) => void;
+}
+
+export class Failures {
+  readonly #core: Core;
+  readonly #front: Front;
+  readonly #framer: Framer;
+  readonly #tell: (bytes: Buffer) => void;
+  readonly #serverEnds: (fatal: Buffer, verdict: Verdict) => void;
+  /** The answer about the error that is being held. */
+  #verdict: Verdict | undefined;
+
+  constructor({ core, front, framer, tell, serverEnds }: FailuresOptions) {
+    this.#core = core;
+    this.#front = front;
+    this.#framer = framer;
+    this.#tell = tell;
+    this.#serverEnds = serverEnds;
+  }
+
+  /** An ErrorResponse. */
+  error(bytes: Buffer, start: number, end: number, total: number): Action {
+    const core = this.#core;
+    if (end - start < total) {
+      this.#failed();
+      return PASS;
+    }
+    const fields = errorFields(bytes, start, end);
+    const severity = fields.get("V") ?? fields.get("S");
+    if (severity === "FATAL" || severity === "PANIC") return this.#fatal(bytes, start, end, fields);
+    if (core.replies.head() & reply.APART) return this.#apartFails(fields);
+    if (core.refusing && this.#isRefusal()) return this.#refused();
+    const code = fields.get("C") ?? "";
+    if (this.#fromEntering() && !NOT_ABOUT_OWNERSHIP.has(code)) {
+      const verdict = this.#verdict;
+      if (!verdict) return this.#ask(false);
+      this.#verdict = undefined;
+      if (isLoss(verdict)) {
+        this.#end(errorBytes(lostError(core.identity, verdict, true)));
+        return DROP;
+      }
+      core.ending = false;
+    }
+    const moved = this.#moved(BACK.error, fields);
+    this.#failed();
+    if (!moved) return PASS;
+    this.#tell(moved);
+    return DROP;
+  }
+
+  #apartFails(fields: ErrorFields): Action {
+    const core = this.#core;
+    core.replies.dropUntilSync();
+    if (core.bracket === "opening") {
+      core.bracketFailure ??= errorMessage(BACK.error, fields);
+      if (isFenceCode(fields.get("C"))) this.#front.lost();
+      return DROP;
+    }
+    // A late cancel of the client has hit the closing of a bracket: it is done again.
+    core.bracketStuck = true;
+    return DROP;
+  }
+
+  #isRefusal(): boolean {
+    const head = this.#core.replies.head();
+    return (head & reply.REFUSAL) !== 0 || reply.kindOf(head) === reply.QUERY || reply.kindOf(head) === reply.EXECUTE;
+  }
+
+  #refused(): Action {
+    const core = this.#core;
+    const error = core.refusing;
+    core.refusing = undefined;
+    if (error) {
+      // Counted when it is answered: a refusal on its way to a server that has ended the session is answered otherwise.
+      if (error.code === "LF002") core.host.counters.add("refusedUnconfirmed");
+      this.#tell(errorBytes(error));
+      core.refusedInBlock = error;
+    }
+    this.#failed();
+    return DROP;
+  }
+
+  /** The error is that of our own enter, not of anything of the client. */
+  #fromEntering(): boolean {
+    const core = this.#core;
+    const head = core.replies.head();
+    if (reply.kindOf(head) === reply.QUERY) return core.query?.skipLeft === 1;
+    return (head & reply.OWN) !== 0 && (head & reply.REFUSAL) === 0;
+  }
+
+  /** After an error: what the server will not answer any more. */
+  #failed(): void {
+    const core = this.#core;
+    core.hasFailed = true;
+    core.copyInSimple = false;
+    const entering = this.#fromEntering();
+    const head = reply.kindOf(core.replies.head());
+    if (head === reply.QUERY || head === reply.FUNCTION) {
+      // The rest of the text is not run; the transaction status follows in ReadyForQuery.
+      core.query = undefined;
+      return;
+    }
+    core.copyIn = false;
+    core.names.failed();
+    // The skipped requests may have been those that prepare the proxy's own statements.
+    if (core.replies.own > 0) core.prepared = 0;
+    if (core.replies.length === 0 || core.replies.dropUntilSync()) return;
+    core.query = undefined;
+    const entersFunction = entering && core.entersFunction;
+    core.entersFunction = false;
+    if (entersFunction) {
+      // The server skips the FunctionCall and would wait for a Sync; the client waits for its ReadyForQuery.
+      const bytes = sync();
+      core.host.toServer.push(bytes, 0, bytes.length);
+      core.replies.push(reply.SYNC);
+      return;
+    }
+    core.discarding = !core.dropping;
+    this.#front.framer.resume();
+  }
+
+  #fatal(bytes: Buffer, start: number, end: number, fields: ErrorFields): Action {
+    const verdict = this.#verdict;
+    if (!verdict) return this.#ask(fields.get("C") === "57P01");
+    this.#verdict = undefined;
+    this.#framer.flush();
+    this.#serverEnds(Buffer.from(bytes.subarray(start, end)), verdict);
+    return DROP;
+  }
+
+  /** Holds the server's message, and everything of the client, until the fence row was read. */
+  #ask(ended: boolean): Action {
+    const core = this.#core;
+    core.ending = true;
+    core.host.verdict(ended, (verdict) => {
+      this.#verdict = verdict;
+      this.#framer.resume();
+      if (!core.ending) this.#front.framer.resume();
+    });
+    return HOLD;
+  }
+
+  #end(bytes: Buffer): void {
+    const core = this.#core;
+    core.ending = true;
+    core.host.counters.add("refusedLost");
+    this.#tell(bytes);
+    core.host.end();
+  }
+
+  /** A NoticeResponse: its position, too, is counted in the client's text. */
+  notice(bytes: Buffer, start: number, end: number, total: number): Action {
+    if (this.#core.replies.head() & reply.APART) return DROP;
+    if (!this.#core.query || end - start < total) return PASS;
+    const moved = this.#moved(BACK.notice, errorFields(bytes, start, end));
+    if (!moved) return PASS;
+    this.#tell(moved);
+    return DROP;
+  }
+
+  /** The message with its position counted in the client's text, when the fence was put into that. */
+  #moved(type: number, fields: ErrorFields): Buffer | undefined {
+    const running = this.#core.query;
+    const position = Number(fields.get("P"));
+    if (!running || !Number.isSafeInteger(position) || position < 1) return undefined;
+    let shift = 0;
+    for (const injection of running.injections) {
+      if (position - 1 < injection.position) break;
+      shift += injection.characters;
+    }
+    if (shift === 0) return undefined;
+    fields.set("P", String(Math.max(1, position - shift)));
+    return errorMessage(type, fields);
+  }
+}
