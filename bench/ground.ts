@@ -55,7 +55,7 @@ export async function startGround(): Promise<Ground> {
       settings: SETTINGS,
       serverVersion: await withClient(inDatabase, async (client) => {
         const { rows } = await client.query("SHOW server_version");
-        return String(rows[0].server_version);
+        return String(rows[0].server_version).split(" ", 1).join();
       }),
       tidy: () =>
         withClient(inDatabase, async (client) => {

@@ -1,12 +1,14 @@
 /** What the figures were taken on. */
 import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
-import { availableParallelism, release, totalmem } from "node:os";
+import { availableParallelism, loadavg, release, totalmem } from "node:os";
 import { PGBENCH } from "../conformance/pgbench.ts";
 import { PGBOUNCER } from "./targets.ts";
 
 export interface Machine {
   readonly cores: number;
+  /** Of the last minute before the bench began: above a few tenths the figures are of something else, too. */
+  readonly loadBefore: number;
   readonly processor: string;
   readonly memoryGib: number;
   readonly kernel: string;
@@ -16,16 +18,16 @@ export interface Machine {
   readonly pgbouncer: string | null;
 }
 
-export function machineFacts(postgres: string): Machine {
+export function machineFacts(): Omit<Machine, "postgres"> {
   const about = readFileSync("/proc/cpuinfo", "utf8");
   const said = (name: string): string => new RegExp(`^${name}\\s*: (.*)$`, "m").exec(about)?.[1] ?? "unknown";
   return {
     cores: availableParallelism(),
+    loadBefore: loadavg()[0] ?? Number.NaN,
     processor: `${said("model name")}, ${Math.round(Number(said("cpu MHz")))} MHz`,
     memoryGib: Math.round(totalmem() / 2 ** 30),
     kernel: release(),
     node: process.version,
-    postgres: postgres.split(" ", 1).join(),
     pgbench: versionOf(PGBENCH),
     pgbouncer: existsSync(PGBOUNCER) ? versionOf(PGBOUNCER) : null,
   };

@@ -56,10 +56,10 @@ async function withTargets<T>(
   names: readonly TargetName[],
   measure: (target: Target, pid: number) => Promise<T[]>,
 ): Promise<T[]> {
-  const here = names.filter((name) => targetMissing(name) === null);
+  const wanted = names.map((name) => ({ name, sockets: "tcp" as const }));
   const { targets, stop } = await startTargets(
     ground,
-    here.map((name) => ({ name, sockets: "tcp" })),
+    wanted.filter((one) => targetMissing(one) === null),
   );
   try {
     const all: T[] = [];

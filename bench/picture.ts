@@ -6,14 +6,14 @@ import type { WireResults } from "./results.ts";
 const SHOWN = ["pipe", "unfenced", "fenced"] as const;
 const BASE: TargetName = "pgbouncer";
 const AIMS = [0.9, 1] as const;
-const TOP = 1.3;
+const TOP = 1.2;
 
 const WIDTH = 1080;
 const LEFT = 60;
 const RIGHT = 20;
 const PANEL_HEIGHT = 170;
 const PANEL_GAP = 64;
-const HEAD = 72;
+const HEAD = 96;
 const BAR_GAP = 2;
 
 /** Undefined when there is nothing to set the bars against. */

@@ -32,10 +32,12 @@ if (existsSync(PERF)) await onGround(profileAll);
 else say(`SKIPPED  profile: perf is not installed (apt-get install linux-perf)`);
 
 async function profileAll(ground: Ground, facts: Parameters<Parameters<typeof onGround>[0]>[1]): Promise<void> {
-  const names = MEASURED.filter((name) => targetMissing(name) === null);
   // So that perf finds the names of what V8 has compiled.
-  const wanted = names.map((name) => ({ name, sockets: "tcp" as const, nodeFlags: ["--perf-basic-prof"] }));
-  const { targets, stop } = await startTargets(ground, wanted);
+  const wanted = MEASURED.map((name) => ({ name, sockets: "tcp" as const, nodeFlags: ["--perf-basic-prof"] }));
+  const { targets, stop } = await startTargets(
+    ground,
+    wanted.filter((one) => targetMissing(one) === null),
+  );
   const scratch = mkdtempSync(join(tmpdir(), "fencedjob-profile-"));
   const profiles: Profile[] = [];
   try {

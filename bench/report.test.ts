@@ -9,6 +9,7 @@ const facts = {
   startedAt: "2026-11-29T20:00:00.000Z",
   machine: {
     cores: 2,
+    loadBefore: 0.1,
     processor: "Some CPU, 2500 MHz",
     memoryGib: 24,
     kernel: "6.1",

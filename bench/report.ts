@@ -60,7 +60,7 @@ const WHAT: Readonly<Record<TargetName, string>> = {
 function facts({ startedAt, machine, postgresSettings, scale }: RunFacts): string {
   const set = Object.entries(postgresSettings).map(([name, value]) => `${name}=${value}`);
   const pgbouncer = machine.pgbouncer ? `, PgBouncer ${machine.pgbouncer}` : "";
-  return `Taken ${startedAt} on ${machine.cores} cores (${machine.processor}), ${machine.memoryGib} GiB, Linux ${machine.kernel}; PostgreSQL ${machine.postgres} (${set.join(", ")}), pgbench ${machine.pgbench} at scale ${scale}${pgbouncer}, Node.js ${machine.node}.`;
+  return `Taken ${startedAt} on ${machine.cores} cores (${machine.processor}; load before: ${machine.loadBefore.toFixed(1)}), ${machine.memoryGib} GiB, Linux ${machine.kernel}; PostgreSQL ${machine.postgres} (${set.join(", ")}), pgbench ${machine.pgbench} at scale ${scale}${pgbouncer}, Node.js ${machine.node}.`;
 }
 
 // ---- throughput and latency ----
@@ -73,7 +73,8 @@ function wireSections(wire: WireResults): string[] {
     "",
     ...Object.entries(WHAT).map(([name, what]) => `- **${name}**: ${what}.`),
     "",
-    "All lead over TCP on loopback to the same server, database and role. pgbench runs its built-in scripts in its three protocols,",
+    "All lead to the same server, database and role, and what stands between connects to it over TCP on loopback, as it would to",
+    "another machine. pgbench runs its built-in scripts in its three protocols,",
     `with min(clients, 2) threads: ${wire.rounds} rounds of ${wire.seconds} s, seed ${wire.seed}. Between rounds the small tables are vacuumed.`,
     ...wire.skipped.map(({ target, why }) => `\nNot measured: ${target}: ${why}.`),
     "",

@@ -1,7 +1,7 @@
 /** The files of `bench/results/`: what the programs of the bench write, and what the document is made of. */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Cell, Sockets, TargetName } from "./cells.ts";
+import type { Cell, Sockets } from "./cells.ts";
 import type { Series } from "./figures.ts";
 import type { Machine } from "./machine.ts";
 
@@ -20,7 +20,7 @@ export interface WireResults extends RunFacts {
   readonly rounds: number;
   readonly seed: number;
   readonly sockets: readonly Sockets[];
-  readonly skipped: readonly { readonly target: TargetName; readonly why: string }[];
+  readonly skipped: readonly { readonly target: string; readonly why: string }[];
   /** By the targets' keys. */
   readonly cells: readonly (Cell & { readonly targets: Readonly<Record<string, Series>> })[];
 }

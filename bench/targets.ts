@@ -24,8 +24,9 @@ export const PGBOUNCER = "/usr/sbin/pgbouncer";
 const NOBODY = 65534;
 
 /** Why a target cannot be measured on this machine; null when it can. */
-export function targetMissing(name: TargetName): string | null {
+export function targetMissing({ name, sockets }: WantedTarget): string | null {
   if (name === "pgbouncer" && !existsSync(PGBOUNCER)) return "PgBouncer is not installed (apt-get install pgbouncer)";
+  if (name === "fenced" && sockets === "unix") return "the proxy listens on TCP only";
   return null;
 }
 

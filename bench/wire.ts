@@ -6,7 +6,7 @@
  */
 import { parseArgs } from "node:util";
 import { seededRandom } from "../testing/seeded.ts";
-import { type Cell, cellsOf, SOCKETS, type Sockets, TARGETS, type TargetName } from "./cells.ts";
+import { type Cell, cellsOf, SOCKETS, type Sockets, TARGETS, type TargetName, targetKey } from "./cells.ts";
 import { measureCell } from "./measure.ts";
 import { failed, onGround, say } from "./program.ts";
 import { type WireResults, writeResults } from "./results.ts";
@@ -70,15 +70,15 @@ function among<T extends string>(name: string, text: string, known: readonly T[]
 }
 
 async function run({ cells, rounds, seconds, seed, sockets, write, targets: names }: Options): Promise<void> {
-  const skipped = names.flatMap((target) => {
-    const why = targetMissing(target);
-    return why === null ? [] : [{ target, why }];
+  const all = sockets.flatMap((one) => names.map((name) => ({ name, sockets: one })));
+  const skipped = all.flatMap((one) => {
+    const why = targetMissing(one);
+    return why === null ? [] : [{ target: targetKey(one.name, one.sockets), why }];
   });
   for (const { target, why } of skipped) say(`SKIPPED  ${target}: ${why}`);
-  const here = names.filter((name) => !skipped.some(({ target }) => target === name));
+  const wanted = all.filter((one) => targetMissing(one) === null);
   const random = seededRandom(seed);
   await onGround(async (ground, facts) => {
-    const wanted = sockets.flatMap((one) => here.map((name) => ({ name, sockets: one })));
     const { targets, stop } = await startTargets(ground, wanted);
     try {
       const minutes = Math.ceil((cells.length * targets.length * rounds * seconds) / 60);
