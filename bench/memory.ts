@@ -70,14 +70,14 @@ async function withTargets<T>(
   }
 }
 
-async function sessionsOf(target: Target, pid: number): Promise<{ target: string; nowKb: number; peakKb: number }[]> {
+async function sessionsOf(target: Target, pid: number): Promise<(Resident & { target: string })[]> {
   const running = runPgbench(target, { cell: BUSY, seconds: SECONDS, randomSeed: 1 });
   const looked = new Promise<Resident>((resolve) => setTimeout(() => resolve(resident(pid)), LOOK_MS));
   await running;
-  const { nowKb } = await looked;
+  const { nowKb, ownKb } = await looked;
   const { peakKb } = resident(pid);
-  say(`${target.key}: ${SESSIONS} sessions, ${nowKb} kB, at most ${peakKb} kB`);
-  return [{ target: target.key, nowKb, peakKb }];
+  say(`${target.key}: ${SESSIONS} sessions, ${nowKb} kB, ${ownKb} kB of its own, at most ${peakKb} kB`);
+  return [{ target: target.key, nowKb, ownKb, peakKb }];
 }
 
 async function loadsOf(target: Target, pid: number): Promise<{ load: string; beforeKb: number; peakKb: number }[]> {

@@ -20,13 +20,15 @@ export function parseStat(stat: string): ProcessorTime {
 
 export interface Resident {
   readonly nowKb: number;
+  /** Of it the process's own: not the program's file, which all processes of it share. */
+  readonly ownKb: number;
   /** The most since the process began, or since `forgetPeak`. */
   readonly peakKb: number;
 }
 
 export function resident(pid: number): Resident {
   const status = readFileSync(`/proc/${pid}/status`, "utf8");
-  return { nowKb: kilobytes(status, "VmRSS"), peakKb: kilobytes(status, "VmHWM") };
+  return { nowKb: kilobytes(status, "VmRSS"), ownKb: kilobytes(status, "RssAnon"), peakKb: kilobytes(status, "VmHWM") };
 }
 
 export function kilobytes(status: string, name: string): number {

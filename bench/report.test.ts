@@ -69,7 +69,7 @@ const wire: WireResults = {
 const memory: MemoryResults = {
   ...facts,
   sessions: 50,
-  resident: [{ target: "fenced", nowKb: 60 * 1024, peakKb: 69 * 1024 }],
+  resident: [{ target: "fenced", nowKb: 60 * 1024, ownKb: 30 * 1024, peakKb: 69 * 1024 }],
   loads: [
     { load: "COPY of 1024 MiB", beforeKb: 50 * 1024, peakKb: 60 * 1024 },
     { load: "a row of 256 MiB", beforeKb: 60 * 1024, peakKb: 90 * 1024 },
@@ -121,6 +121,7 @@ test("the document says first what the figures are not, then the aims, and has a
   expect(text.indexOf("do **not** say")).toBeLessThan(text.indexOf("## Aims"));
   expect(text).toContain("| select-only | prepared | 1 | 7500 | 0.80 (0.80–0.80) | 0.88 (0.88–0.88) |");
   expect(text).toContain("| tpcb-like | simple | 1 | 7 | 143 | 29 | 43 | 43 | 100 |");
+  expect(text).toContain("| fenced | 60 MB | 30 MB | 69 MB |");
   expect(text).toContain("| 1 | 40.0 | 40.0 | 40.0 | 40.0 | 40.0 |");
   expect(text).toContain("| select-only/prepared/1 | fenced | 40.0 | 40.0 | 200,000 | 7.50 | 2.00 | 2.25 |");
   expect(text).not.toMatch(/NaN|undefined|null/);

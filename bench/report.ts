@@ -193,11 +193,14 @@ function memorySection(memory: MemoryResults): string[] {
   return [
     "## Memory",
     "",
-    `With ${memory.sessions} sessions open and busy (VmRSS then, and its peak since the process began):`,
+    `With ${memory.sessions} sessions open and busy: VmRSS then, of it RssAnon (without the program's file, which processes share), and`,
+    "the peak since the process began. `fenced` is `fencedjob proxy`; the sidecar has its lease and its HTTP besides.",
     "",
-    "| target | resident | at most |",
-    "|---|---:|---:|",
-    ...memory.resident.map(({ target, nowKb, peakKb }) => `| ${target} | ${megabytes(nowKb)} | ${megabytes(peakKb)} |`),
+    "| target | resident | its own | at most |",
+    "|---|---:|---:|---:|",
+    ...memory.resident.map(
+      ({ target, ...kb }) => `| ${[target, ...[kb.nowKb, kb.ownKb, kb.peakKb].map(megabytes)].join(" | ")} |`,
+    ),
     "",
     "The fenced proxy while much goes through it (VmRSS before, and its peak meanwhile):",
     "",

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import type { Cell, Sockets } from "./cells.ts";
 import type { Series } from "./figures.ts";
 import type { Machine } from "./machine.ts";
+import type { Resident } from "./processfacts.ts";
 
 /** Said of a run as a whole. */
 export interface RunFacts {
@@ -27,7 +28,7 @@ export interface WireResults extends RunFacts {
 
 export interface MemoryResults extends RunFacts {
   readonly sessions: number;
-  readonly resident: readonly { readonly target: string; readonly nowKb: number; readonly peakKb: number }[];
+  readonly resident: readonly (Resident & { readonly target: string })[];
   /** What the proxy's memory did while so much went through it. */
   readonly loads: readonly { readonly load: string; readonly beforeKb: number; readonly peakKb: number }[];
 }
