@@ -8,7 +8,7 @@ import type { Ground } from "./ground.ts";
 import { runPgbench } from "./pgbenchrun.ts";
 import { forgetPeak, type Resident, resident } from "./processfacts.ts";
 import { onGround, say } from "./program.ts";
-import { type MemoryResults, writeResults } from "./results.ts";
+import { type LoadMemory, type MemoryResults, writeResults } from "./results.ts";
 import { startTargets, type Target, targetMissing } from "./targets.ts";
 
 const SESSIONS = 50;
@@ -18,26 +18,38 @@ const LOOK_MS = 7_000;
 const BUSY: Cell = { script: "tpcb-like", protocol: "prepared", clients: SESSIONS };
 const MEASURED: readonly TargetName[] = ["pgbouncer", "unfenced", "fenced"];
 
+/** Each load is sent twice: a part of it, to see what any traffic takes, then all of it. */
+const PART = 1 / 16;
 const STREAM_MIB = 1024;
 const VALUE_MIB = 256;
 
-const LOADS: readonly { readonly load: string; run(client: Flood): Promise<void> }[] = [
+interface Load {
+  readonly load: string;
+  readonly mib: number;
+  run(client: Flood, mib: number): Promise<void>;
+}
+
+const LOADS: readonly Load[] = [
   {
-    load: `COPY of ${STREAM_MIB} MiB to a client that reads slowly`,
-    run: (client) =>
-      client.takeSlowly(`COPY (SELECT repeat('x', ${MIB} - 1) FROM generate_series(1, ${STREAM_MIB})) TO STDOUT`),
+    load: "COPY to a client that reads slowly",
+    mib: STREAM_MIB,
+    run: (client, mib) =>
+      client.takeSlowly(`COPY (SELECT repeat('x', ${MIB} - 1) FROM generate_series(1, ${mib})) TO STDOUT`),
   },
   {
-    load: `a row of ${VALUE_MIB} MiB to a client that reads slowly`,
-    run: (client) => client.takeSlowly(`SELECT repeat('x', ${VALUE_MIB * MIB})`),
+    load: "one row to a client that reads slowly",
+    mib: VALUE_MIB,
+    run: (client, mib) => client.takeSlowly(`SELECT repeat('x', ${mib * MIB})`),
   },
   {
-    load: `COPY of ${STREAM_MIB} MiB from a client`,
-    run: (client) => client.copyIn("CREATE TEMPORARY TABLE sink (bytes text); COPY sink FROM STDIN", STREAM_MIB),
+    load: "COPY from a client",
+    mib: STREAM_MIB,
+    run: (client, mib) => client.copyIn("CREATE TEMPORARY TABLE sink (bytes text); COPY sink FROM STDIN", mib),
   },
   {
-    load: `a parameter of ${VALUE_MIB} MiB`,
-    run: (client) => client.sendParameter("SELECT length($1::text)", VALUE_MIB),
+    load: "one parameter",
+    mib: VALUE_MIB,
+    run: (client, mib) => client.sendParameter("SELECT length($1::text)", mib),
   },
 ];
 
@@ -80,17 +92,21 @@ async function sessionsOf(target: Target, pid: number): Promise<(Resident & { ta
   return [{ target: target.key, nowKb, ownKb, peakKb }];
 }
 
-async function loadsOf(target: Target, pid: number): Promise<{ load: string; beforeKb: number; peakKb: number }[]> {
-  const all = [];
-  for (const { load, run } of LOADS) {
-    const client = await Flood.open(target);
-    forgetPeak(pid);
-    const { nowKb: beforeKb } = resident(pid);
-    await run(client);
-    const { peakKb } = resident(pid);
-    client.end();
-    say(`${load}: ${beforeKb} kB before, at most ${peakKb} kB`);
-    all.push({ load, beforeKb, peakKb });
+async function loadsOf(target: Target, pid: number): Promise<LoadMemory[]> {
+  const all: LoadMemory[] = [];
+  const { nowKb: beforeKb } = resident(pid);
+  for (const { load, mib, run } of LOADS) {
+    const peakOf = async (much: number): Promise<number> => {
+      const client = await Flood.open(target);
+      forgetPeak(pid);
+      await run(client, much);
+      client.end();
+      return resident(pid).peakKb;
+    };
+    const partMib = mib * PART;
+    const told = { load, mib, partMib, beforeKb, partPeakKb: await peakOf(partMib), peakKb: await peakOf(mib) };
+    say(`${load}: at most ${told.partPeakKb} kB with ${partMib} MiB, ${told.peakKb} kB with ${mib} MiB`);
+    all.push(told);
   }
   return all;
 }

@@ -202,11 +202,14 @@ function memorySection(memory: MemoryResults): string[] {
       ({ target, ...kb }) => `| ${[target, ...[kb.nowKb, kb.ownKb, kb.peakKb].map(megabytes)].join(" | ")} |`,
     ),
     "",
-    "The fenced proxy while much goes through it (VmRSS before, and its peak meanwhile):",
+    `The fenced proxy while much goes through it (the peak of VmRSS; ${megabytes(memory.loads[0]?.beforeKb ?? 0)} before any of it). Flat is: all of`,
+    "a load takes no more than the sixteenth part of it.",
     "",
-    "| load | before | at most |",
-    "|---|---:|---:|",
-    ...memory.loads.map(({ load, beforeKb, peakKb }) => `| ${load} | ${megabytes(beforeKb)} | ${megabytes(peakKb)} |`),
+    "| load | MiB | at most | MiB | at most |",
+    "|---|---:|---:|---:|---:|",
+    ...memory.loads.map(({ load, mib, partMib, partPeakKb, peakKb }) => {
+      return `| ${[load, partMib, megabytes(partPeakKb), mib, megabytes(peakKb)].join(" | ")} |`;
+    }),
     "",
     facts(memory),
     "",

@@ -30,7 +30,17 @@ export interface MemoryResults extends RunFacts {
   readonly sessions: number;
   readonly resident: readonly (Resident & { readonly target: string })[];
   /** What the proxy's memory did while so much went through it. */
-  readonly loads: readonly { readonly load: string; readonly beforeKb: number; readonly peakKb: number }[];
+  readonly loads: readonly LoadMemory[];
+}
+
+/** Of one process, before all loads, at most with a part of this one, at most with all of it. */
+export interface LoadMemory {
+  readonly load: string;
+  readonly mib: number;
+  readonly partMib: number;
+  readonly beforeKb: number;
+  readonly partPeakKb: number;
+  readonly peakKb: number;
 }
 
 export interface ProfileResults extends RunFacts {
