@@ -3,12 +3,14 @@
  * all of them to the same server by the same rules.
  */
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { connect, createServer } from "node:net";
+import { connect, createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { createSecureContext, TLSSocket } from "node:tls";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import type { DatabaseAddress } from "../../fence/database.ts";
 import { makeRole } from "../../fence/role.ts";
+import { openSocket } from "../../fence/socket.ts";
 import { type Certificates, makeCertificates } from "../../testing/certificates.ts";
 import { type Failure, type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
 import { freePort, postgresVersions } from "../../testing/postgres.ts";
@@ -105,6 +107,43 @@ describe.each(postgresVersions().found)("PostgreSQL %i", (version) => {
     },
   );
 
+  test("whoever ends the TLS connection in between, with a certificate that is trusted, is found out by channel binding", async () => {
+    const port = await endTls(fenced.postgres.port);
+    const change: Partial<DatabaseAddress> = { ...verified(), port, user: "by_tls", password: PASSWORD };
+    expect(await session(fenced, { ...change, channelBinding: "disable" })).toEqual({ user: "by_tls", ssl: true });
+    for (const channelBinding of ["prefer", "require"] as const) {
+      for (const error of await refusals(fenced, { ...change, channelBinding })) {
+        expect(error).toMatchObject({ detail: expect.stringContaining("SCRAM channel binding check failed") });
+      }
+    }
+  });
+
+  /** A server that passes on what it decrypts, over a TLS connection of its own. Returns its port. */
+  async function endTls(serverPort: number): Promise<number> {
+    const secureContext = createSecureContext({ cert: tls.pem("server.crt"), key: tls.pem("server.key") });
+    const own: DatabaseAddress = { ...fenced.address, sslmode: "require" };
+    const open = new Set<Socket>();
+    const server = createServer((raw) => {
+      open.add(raw);
+      raw.on("error", () => {});
+      raw.once("data", () =>
+        raw.write("S", async () => {
+          const client = new TLSSocket(raw, { isServer: true, secureContext });
+          const endpoint = { host: own.host, port: serverPort };
+          const upstream = await openSocket(own, { endpoint, ip: own.host, tls: true }, new AbortController().signal);
+          client.on("error", () => {});
+          client.pipe(upstream).pipe(client);
+        }),
+      );
+    });
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    onTestFinished(() => {
+      for (const socket of open) socket.destroy();
+      server.close();
+    });
+    return (server.address() as { port: number }).port;
+  }
+
   test.each<[what: string, change: Partial<DatabaseAddress>, want: RegExp]>([
     ["a login without any password", {}, /demanded no login that could be bound/],
     ["a password in clear", { user: "by_password", password: PASSWORD }, /in a way that cannot be bound/],
@@ -186,5 +225,15 @@ describe("several hosts", () => {
     for (const error of await refusals(fenced, { port, furtherHosts: [{ host: "127.0.0.1", port }] })) {
       expect(error).toMatchObject({ code: "LF013", message: expect.stringContaining("is a primary") });
     }
+  });
+
+  test("a server that refuses the session is believed: no other is asked", async () => {
+    const furtherHosts = [{ host: standby.address.host, port: standby.address.port }];
+    const job = { ...fenced.job(`upstream-${++jobs}`), address: fenced.address };
+    const refusing = await startFencedProxy(job, 1, {
+      address: { ...fenced.address, user: "postgres", furtherHosts },
+    });
+    onTestFinished(() => refusing.stop());
+    expect(await failure(refusing.connect())).toMatchObject({ code: "LF010" });
   });
 });
