@@ -3,6 +3,8 @@ import type { Channel } from "./channel.ts";
 import { type Action, DROP, Framer, type MessageHandler, ProtocolError } from "./framer.ts";
 
 const MESSAGE_BYTES_MAX = 1024 * 1024;
+/** Of all that the server says before its session is the client's. */
+const START_BYTES_MAX = 16 * MESSAGE_BYTES_MAX;
 
 interface Received {
   readonly type: number;
@@ -15,6 +17,7 @@ export class Mailbox implements MessageHandler {
   readonly #received: Received[] = [];
   #wake: () => void = () => {};
   #failure: unknown;
+  #taken = 0;
 
   constructor(channel: Channel) {
     this.#channel = channel;
@@ -39,6 +42,8 @@ export class Mailbox implements MessageHandler {
   }
 
   message(type: number, bytes: Buffer, start: number, end: number): Action {
+    this.#taken += end - start;
+    if (this.#taken > START_BYTES_MAX) throw new ProtocolError(`more than ${START_BYTES_MAX} bytes while starting`);
     this.#received.push({ type, bytes: Buffer.from(bytes.subarray(start, end)) });
     return DROP;
   }

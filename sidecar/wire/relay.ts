@@ -25,7 +25,7 @@ export interface RelayOptions {
 }
 
 /** A client that does not take its last message is cut off after this. */
-const LAST_MESSAGE_MS_MAX = 5_000;
+export const LAST_MESSAGE_MS_MAX = 5_000;
 const NOTHING: Buffer = Buffer.alloc(0);
 
 export class Relay {

@@ -14,7 +14,7 @@ import type { Random } from "../../platform/random.ts";
 import { Login } from "./auth/login.ts";
 import { Channel } from "./channel.ts";
 import { errorBytes, fatalOf } from "./errors.ts";
-import { ProtocolError } from "./framer.ts";
+import { HEADER_BYTES, ProtocolError } from "./framer.ts";
 import { Mailbox } from "./mailbox.ts";
 import { BACK, cstringEnd, type ErrorFields, errorFields, errorMessage, query } from "./messages.ts";
 
@@ -65,7 +65,7 @@ export async function openUpstream(options: UpstreamOptions): Promise<Upstream> 
     if (error instanceof NotAdmitted || signal.aborted) throw error;
     const fields = error instanceof ServerError ? error.fields : undefined;
     // About the client's parameters: the server's own words.
-    if (fields && codeOfSqlState(sqlStateOf(error) ?? "", "LF020") === "LF020") {
+    if (fields?.has("C") && codeOfSqlState(sqlStateOf(error) ?? "", "LF020") === "LF020") {
       throw new NotAdmitted(fields.get("C") ?? "", fields.get("M") ?? "", errorMessage(BACK.error, fields));
     }
     throw notAdmitted(toFenceError(error, address, "opening a session"));
@@ -140,6 +140,7 @@ async function login(
     const { type, bytes } = await mailbox.next();
     switch (type) {
       case BACK.authentication: {
+        requireNumber(bytes);
         rule?.see(bytes.subarray(5));
         const answer = dialogue.answer(bytes.subarray(5));
         if (answer === "done") loggedIn = true;
@@ -152,6 +153,7 @@ async function login(
         noteParameter(parameters, bytes);
         break;
       case BACK.backendKey:
+        requireNumber(bytes);
         pid = bytes.readInt32BE(5);
         key = Buffer.from(bytes.subarray(9));
         break;
@@ -210,6 +212,12 @@ const UNEXPECTED: Partial<Record<string, string>> = {
   LF012: "the role lacks a right that the fence needs",
   LF014: "the session is not one session of the server",
 };
+
+/** Messages that begin with a number of four bytes. */
+function requireNumber(bytes: Buffer): void {
+  if (bytes.length >= HEADER_BYTES + 4) return;
+  throw new ProtocolError(`a message ${String.fromCharCode(bytes[0] as number)} of ${bytes.length} bytes`);
+}
 
 function noteParameter(parameters: Map<string, string>, bytes: Buffer): void {
   const nameEnd = cstringEnd(bytes, 5, bytes.length);
