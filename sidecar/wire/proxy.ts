@@ -19,7 +19,7 @@ import { Counters } from "./counters.ts";
 import { encodingRefused, errorBytes, lostError, notSupported, type WireError } from "./errors.ts";
 import { ProtocolError } from "./framer.ts";
 import { authenticationOk, backendKey, IDLE, parameterStatus, readyForQuery } from "./messages.ts";
-import { Relay } from "./relay.ts";
+import { LAST_MESSAGE_MS_MAX, Relay } from "./relay.ts";
 import { isUnreadable, planStartup, readFirst, type Startup, type StartupPlan } from "./startup.ts";
 import { NotAdmitted, openUpstream, type Upstream } from "./upstream.ts";
 import { isLoss, type VerdictReader } from "./verdict.ts";
@@ -118,7 +118,7 @@ class Listener implements RunningProxy {
     const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
     for (const client of this.#clients) {
       if (client.relay) client.relay.end(reason);
-      else refuse(client, reason);
+      else this.#refuse(client, reason);
     }
     await closed;
   }
@@ -151,14 +151,29 @@ class Listener implements RunningProxy {
     try {
       const startup = await this.#firstMessages(client);
       if (startup) await this.#startSession(client, startup);
-      else client.channel.end();
+      else this.#dismiss(client);
     } catch (error) {
+      if (error instanceof ProtocolError) {
+        this.#refuse(client, { severity: "FATAL", code: "08P01", message: error.message });
+        return;
+      }
       if (error instanceof NotAdmitted) client.channel.push(error.bytes, 0, error.bytes.length);
-      else if (error instanceof ProtocolError) {
-        refuse(client, { severity: "FATAL", code: "08P01", message: error.message });
-      } else if (!client.gone.signal.aborted) this.#config.log.error("a connection failed", { error });
-      client.channel.end();
+      else if (!client.gone.signal.aborted) this.#config.log.error("a connection failed", { error });
+      this.#dismiss(client);
     }
+  }
+
+  #refuse(client: Client, error: WireError): void {
+    const bytes = errorBytes({ ...error, severity: "FATAL" });
+    client.channel.push(bytes, 0, bytes.length);
+    this.#dismiss(client);
+  }
+
+  /** What the client still sends is thrown away; one that stays is cut off. */
+  #dismiss({ channel }: Client): void {
+    channel.onBytes = () => {};
+    channel.end();
+    this.#config.clock.after(LAST_MESSAGE_MS_MAX, () => channel.destroy());
   }
 
   /** Up to the startup message; undefined when the connection was only for a cancel request. */
@@ -203,7 +218,7 @@ class Listener implements RunningProxy {
       if (client.early.length <= EARLY_BYTES_MAX) return;
       client.early = Buffer.alloc(0);
       client.channel.onBytes = () => {};
-      refuse(client, { severity: "FATAL", code: "08P01", message: "too much was sent before the session began" });
+      this.#refuse(client, { severity: "FATAL", code: "08P01", message: "too much was sent before the session began" });
       client.gone.abort();
     };
     client.channel.onBytes(client.early, 0, 0);
@@ -213,7 +228,7 @@ class Listener implements RunningProxy {
     const { address, identity, clock, random } = this.#config;
     const plan = planStartup(startup, address.user, address.database);
     const wrong = this.#wrongStartup(plan);
-    if (wrong) return refuse(client, wrong);
+    if (wrong) return this.#refuse(client, wrong);
     if (!(await this.#permitted(client))) return;
     const upstream = await openUpstream({
       address,
@@ -259,7 +274,7 @@ class Listener implements RunningProxy {
     }
     if (permit.state(clock.monoMs()) !== "lost") return true;
     this.counters.add("refusedLost");
-    refuse(client, lostError(identity, await verdict(false), false));
+    this.#refuse(client, lostError(identity, await verdict(false), false));
     return false;
   }
 
@@ -274,7 +289,7 @@ class Listener implements RunningProxy {
     const encoding = upstream.parameters.get("client_encoding") ?? "";
     if (isUnreadable(encoding)) {
       upstream.channel.destroy();
-      return refuse(client, encodingRefused(encoding));
+      return this.#refuse(client, encodingRefused(encoding));
     }
     const key = random.bytes(plan.keyBytes);
     const relay = new Relay({
@@ -322,10 +337,4 @@ function greeting(upstream: Upstream, plan: StartupPlan, key: Buffer): Buffer {
   if (upstream.key.length > 0) parts.push(backendKey(upstream.pid, key));
   parts.push(readyForQuery(IDLE));
   return Buffer.concat(parts);
-}
-
-function refuse(client: Client, error: WireError): void {
-  const bytes = errorBytes({ ...error, severity: "FATAL" });
-  client.channel.push(bytes, 0, bytes.length);
-  client.channel.end();
 }
