@@ -2,7 +2,8 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { join } from "node:path";
 import pg from "pg";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { makeCertificates } from "../testing/certificates.ts";
 import { type Fenced, failure, startFenced } from "../testing/fenced.ts";
 
 let fenced: Fenced;
@@ -21,6 +22,7 @@ interface Running {
 function start(
   job: string,
   generation: string,
+  ...more: string[]
 ): { child: ChildProcess; stderr: () => string; ended: Promise<number | null> } {
   const url = `postgres://invoice_app@127.0.0.1:${fenced.postgres.port}/postgres?sslmode=disable`;
   const args = [
@@ -35,6 +37,7 @@ function start(
     "127.0.0.1:0",
     "--drain-seconds",
     "1",
+    ...more,
   ];
   const child = spawn(process.execPath, [join(import.meta.dirname, "fencedjob.ts"), ...args], {
     stdio: ["ignore", "ignore", "pipe"],
@@ -46,8 +49,8 @@ function start(
   return { child, stderr: () => text, ended: new Promise((resolve) => child.once("exit", (code) => resolve(code))) };
 }
 
-async function startListening(job: string, generation: string): Promise<Running> {
-  const running = start(job, generation);
+async function startListening(job: string, generation: string, ...more: string[]): Promise<Running> {
+  const running = start(job, generation, ...more);
   const port = await new Promise<number>((resolve, reject) => {
     running.child.stderr?.on("data", () => {
       const found = /listening on 127\.0\.0\.1:(\d+)/.exec(running.stderr());
@@ -71,6 +74,35 @@ test("it serves until SIGTERM, and ends with 0", async () => {
   expect((await client.query("SELECT 1 AS one")).rows).toEqual([{ one: 1 }]);
   child.kill("SIGTERM");
   expect(await ended).toBe(0);
+});
+
+test("it serves a Unix socket beside TCP, and TLS to who asks for it", async () => {
+  const certificates = makeCertificates();
+  onTestFinished(() => certificates.remove());
+  const tls = ["--tls-cert", certificates.path("server.crt"), "--tls-key", certificates.path("server.key")];
+  const listen = ["--listen", certificates.dir, "--listen", certificates.path(".s.PGSQL.7000")];
+  const { child, port, stderr, ended } = await startListening("cli/places", "1", ...listen, ...tls);
+  expect(stderr()).toContain(`${certificates.path(".s.PGSQL.5432")}, ${certificates.path(".s.PGSQL.7000")}`);
+  for (const where of [
+    { host: certificates.dir, port: 5432 },
+    { host: certificates.dir, port: 7000 },
+    { host: "localhost", port, ssl: { ca: certificates.pem("ca.crt") } },
+  ]) {
+    const client = new pg.Client({ user: "me", database: "postgres", ...where });
+    await client.connect();
+    await client.end();
+  }
+  child.kill("SIGTERM");
+  expect(await ended).toBe(0);
+});
+
+test.each([
+  ["--listen", "nowhere", /give host:port/],
+  ["--tls-cert", "/nowhere.crt", /--tls-cert and --tls-key together/],
+])("%s %s is refused before anything is done", async (option, value, want) => {
+  const { ended, stderr } = start("cli/bad", "1", option, value);
+  expect(await ended).toBe(1);
+  expect(stderr()).toMatch(want);
 });
 
 test("fenced out, it still answers an open transaction with the reason, and ends with 3", async () => {

@@ -1,12 +1,15 @@
 /** `fencedjob proxy`: the sidecar's proxy without Kubernetes, for development and tests. */
+import { readFileSync } from "node:fs";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { raise } from "../fence/client.ts";
-import type { FenceIdentity } from "../fence/database.ts";
+import { type FenceIdentity, sayEndpoint } from "../fence/database.ts";
 import { FenceError } from "../fence/errors.ts";
 import { addressFromUrl } from "../fence/url.ts";
 import { Permit } from "../lease/permit.ts";
 import { systemClock } from "../platform/clock.ts";
 import { systemRandom } from "../platform/random.ts";
+import type { ListenAddress } from "../sidecar/wire/listen.ts";
+import type { ServerCertificate } from "../sidecar/wire/opening.ts";
 import { type RunningProxy, startProxy } from "../sidecar/wire/proxy.ts";
 import { fenceVerdict, isLoss, sayVerdict, type Verdict } from "../sidecar/wire/verdict.ts";
 import { processLogger, untilTerminated } from "./process.ts";
@@ -24,7 +27,9 @@ interface ProxyCommand {
   readonly databaseUrl: string;
   readonly job: string;
   readonly generation: number;
-  readonly listen: { readonly host: string; readonly port: number };
+  readonly listen: readonly ListenAddress[];
+  readonly tlsCert?: string;
+  readonly tlsKey?: string;
   readonly drainSeconds: number;
 }
 
@@ -39,7 +44,13 @@ export function registerProxy(program: Command): void {
     )
     .requiredOption("--job <fence name>", "fence name of the job, by default namespace/name")
     .requiredOption("--generation <number>", "the generation to raise, higher than the fence", positive)
-    .requiredOption("--listen <host:port>", "where the application connects", hostAndPort)
+    .requiredOption(
+      "--listen <where>",
+      "where the application connects: host:port, a port of 127.0.0.1, a directory for a Unix socket (of port 5432), or the path <directory>/.s.PGSQL.<port>; may be repeated",
+      (text: string, before: ListenAddress[] = []) => [...before, listenAddress(text)],
+    )
+    .option("--tls-cert <file>", "certificate for clients that ask for TLS")
+    .option("--tls-key <file>", "its key")
     .option("--drain-seconds <seconds>", "how long older transactions may go on", positive, 2)
     .action(async (options: ProxyCommand) => {
       try {
@@ -64,6 +75,9 @@ async function runProxy(options: ProxyCommand): Promise<number> {
     holderName: `fencedjob-proxy-${process.pid}`,
   };
   const drainMs = options.drainSeconds * 1000;
+  const tls = serverCertificate(options);
+  const [listen, ...alsoListen] = options.listen;
+  if (!listen) throw new Error("--listen is missing");
   const raised = await raise(address, identity, {
     drainMs,
     nonce: systemRandom.bytes(16).toString("hex"),
@@ -76,7 +90,9 @@ async function runProxy(options: ProxyCommand): Promise<number> {
   permit.open();
   const verdict = fenceVerdict(address, identity, systemClock);
   const proxy = await startProxy({
-    listen: options.listen,
+    listen,
+    alsoListen,
+    ...(tls && { tls }),
     address,
     jobId: raised.jobId,
     identity,
@@ -87,8 +103,9 @@ async function runProxy(options: ProxyCommand): Promise<number> {
     verdict,
     drainMs,
   });
+  const places = [{ host: listen.host, port: proxy.port }, ...alsoListen];
   say(
-    `generation ${identity.generation} of "${options.job}" raised in ${Math.round(raised.tookMs)} ms; listening on ${options.listen.host}:${proxy.port}`,
+    `generation ${identity.generation} of "${options.job}" raised in ${Math.round(raised.tookMs)} ms; listening on ${places.map(sayEndpoint).join(", ")}`,
   );
   const loss = await untilLoss(() => verdict(false), signal);
   if (!loss) {
@@ -125,11 +142,19 @@ function positive(text: string): number {
   return value;
 }
 
-function hostAndPort(text: string): { host: string; port: number } {
+function listenAddress(text: string): ListenAddress {
+  const [, dir, socketPort] = /^(\/.*?)\/*(?:\.s\.PGSQL\.(\d+))?$/.exec(text) ?? [];
+  if (dir !== undefined) return { host: dir, port: Number(socketPort ?? 5432) };
   const [, host, port] = /^(?:(.*):)?(\d+)$/.exec(text) ?? [];
   if (port === undefined || Number(port) > 65_535)
-    throw new InvalidArgumentError("give host:port, or a port of 127.0.0.1");
+    throw new InvalidArgumentError("give host:port, a port of 127.0.0.1, or a directory for a Unix socket");
   return { host: host?.replace(/^\[(.*)\]$/, "$1") || "127.0.0.1", port: Number(port) };
+}
+
+function serverCertificate({ tlsCert, tlsKey }: ProxyCommand): ServerCertificate | undefined {
+  if (tlsCert === undefined && tlsKey === undefined) return undefined;
+  if (tlsCert === undefined || tlsKey === undefined) throw new Error("give --tls-cert and --tls-key together");
+  return { certificate: readFileSync(tlsCert, "utf8"), key: readFileSync(tlsKey, "utf8") };
 }
 
 function say(line: string): void {

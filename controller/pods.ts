@@ -25,6 +25,9 @@ const TOKEN_VOLUME = "fencedjob-token";
 const DATABASE_VOLUME_PREFIX = "fencedjob-database-";
 const DATABASES_DIR = "/etc/fencedjob/databases";
 const TOKEN_DIR = "/var/run/fencedjob";
+const SOCKET_VOLUME = "fencedjob-sockets";
+/** One for all databases: a socket's name ends with its port. */
+const SOCKET_DIR = "/var/run/fencedjob-sockets";
 /** The token is renewed by the kubelet at 80 % of its life. */
 const TOKEN_SECONDS = 3600;
 /** The probe waits as long as ownership takes; it never fails the container (C04). */
@@ -97,10 +100,10 @@ export function buildPod(parts: PodParts, attempt: number): Json {
       ...(account.ours && pod.automountServiceAccountToken === undefined
         ? { automountServiceAccountToken: false }
         : {}),
-      containers: list(pod.containers).map((container) => withDatabaseEnvironment(container, spec)),
+      containers: list(pod.containers).map((container) => withDatabases(container, spec)),
       initContainers: [
         sidecarContainer(parts),
-        ...list(pod.initContainers).map((container) => withDatabaseEnvironment(container, spec)),
+        ...list(pod.initContainers).map((container) => withDatabases(container, spec)),
       ],
       volumes: [...list(pod.volumes), ...sidecarVolumes(spec)],
     },
@@ -132,6 +135,10 @@ export function isAttemptOf(pod: RawPod, meta: JobMeta, attempt: number): boolea
   );
 }
 
+function withDatabases(container: Json, spec: FencedJobSpec): Json {
+  return withSockets(withDatabaseEnvironment(container, spec), spec);
+}
+
 /**
  * Where the application finds its database, for the variables that libpq and most drivers read. The template's own
  * values win (E03). More than one database: the application names the ports itself.
@@ -143,11 +150,21 @@ function withDatabaseEnvironment(container: Json, spec: FencedJobSpec): Json {
   const has = (name: string): boolean => env.some((entry) => entry.name === name);
   if (has("PGHOST") || has("PGPORT") || has("PGSERVICE")) return container;
   const added = [
-    { name: "PGHOST", value: "127.0.0.1" },
+    { name: "PGHOST", value: database.socket ? SOCKET_DIR : "127.0.0.1" },
     { name: "PGPORT", value: String(database.port) },
   ];
   return { ...container, env: [...added, ...env] };
 }
+
+const hasSockets = (spec: FencedJobSpec): boolean => spec.databases.some(({ socket }) => socket);
+
+/** Not read-only: one cannot connect to a socket whose file one may not write. */
+function withSockets(container: Json, spec: FencedJobSpec): Json {
+  if (!hasSockets(spec)) return container;
+  return { ...container, volumeMounts: [...list(container.volumeMounts), SOCKET_MOUNT] };
+}
+
+const SOCKET_MOUNT: Json = { name: SOCKET_VOLUME, mountPath: SOCKET_DIR };
 
 function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts): Json {
   const config: SidecarConfig = {
@@ -157,9 +174,10 @@ function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts): Json {
     issuer,
     timing: timingOf(spec),
     drainMs: spec.drainSeconds * 1000,
-    databases: spec.databases.map(({ name, port, secretName }) => ({
+    databases: spec.databases.map(({ name, port, secretName, socket }) => ({
       name,
       port,
+      ...(socket && { socketDir: SOCKET_DIR }),
       secretName,
       dir: `${DATABASES_DIR}/${name}`,
     })),
@@ -201,6 +219,7 @@ function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts): Json {
         mountPath: `${DATABASES_DIR}/${name}`,
         readOnly: true,
       })),
+      ...(hasSockets(spec) ? [SOCKET_MOUNT] : []),
     ],
   };
 }
@@ -221,7 +240,7 @@ function sidecarVolumes(spec: FencedJobSpec): Json[] {
     name: DATABASE_VOLUME_PREFIX + name,
     secret: { secretName, optional: true, defaultMode: 0o444 },
   }));
-  return [token, ...secrets];
+  return [token, ...secrets, ...(hasSockets(spec) ? [{ name: SOCKET_VOLUME, emptyDir: {} }] : [])];
 }
 
 function list(value: unknown): Json[] {

@@ -5,6 +5,8 @@ export interface SidecarDatabase {
   readonly name: string;
   /** Port on 127.0.0.1 where the application finds it. */
   readonly port: number;
+  /** Directory of the Unix socket where the application finds it as well; absent: TCP only. */
+  readonly socketDir?: string;
   /** Name of the Secret, for messages. */
   readonly secretName: string;
   /** Where the Secret is mounted. */

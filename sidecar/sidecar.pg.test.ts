@@ -1,5 +1,5 @@
 /** The sidecar's life against a real PostgreSQL, with its proxies in their own threads; the Lease is a modelled one. */
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -52,7 +52,9 @@ const goodSecret = (): void => {
   secret({ host, port: String(port), dbname: database, user, sslmode });
 };
 
-async function aSidecar(change: { generation?: number; api?: ModelledLease; port?: number; uid?: string } = {}) {
+async function aSidecar(
+  change: { generation?: number; api?: ModelledLease; port?: number; uid?: string; socketDir?: string } = {},
+) {
   const uid = change.uid ?? "uid-1";
   const generation = change.generation ?? 1;
   const api = change.api ?? new ModelledLease(systemClock, { holder: uid, generation });
@@ -67,7 +69,15 @@ async function aSidecar(change: { generation?: number; api?: ModelledLease; port
       issuer: "test",
       timing: TIMING,
       drainMs: 200,
-      databases: [{ name: "ledger", port, secretName: "ledger-db", dir: join(dir, "ledger") }],
+      databases: [
+        {
+          name: "ledger",
+          port,
+          secretName: "ledger-db",
+          dir: join(dir, "ledger"),
+          ...(change.socketDir && { socketDir: change.socketDir }),
+        },
+      ],
       tokenDir: dir,
       httpPort,
     },
@@ -97,8 +107,8 @@ async function aSidecar(change: { generation?: number; api?: ModelledLease; port
   };
 }
 
-async function connect(port: number): Promise<pg.Client> {
-  const client = new pg.Client({ host: "127.0.0.1", port, user: "app", database: fenced.address.database });
+async function connect(port: number, host = "127.0.0.1"): Promise<pg.Client> {
+  const client = new pg.Client({ host, port, user: "app", database: fenced.address.database });
   client.on("error", () => {});
   await client.connect();
   ends.push(() => client.end().catch(() => {}));
@@ -130,6 +140,14 @@ describe("INV-4: raise before read", () => {
     const client = await connect(sidecar.port);
     await client.query("INSERT INTO written VALUES (1)");
     expect(await fenced.job(fenceName).row()).toMatchObject({ generation: 1, holder: "uid-1" });
+  });
+
+  test("a Unix socket beside the port, for containers that run as any user", async () => {
+    goodSecret();
+    const sidecar = await aSidecar({ socketDir: dir });
+    await until(() => sidecar.started());
+    for (const host of [dir, "127.0.0.1"]) await connect(sidecar.port, host);
+    expect(statSync(join(dir, `.s.PGSQL.${sidecar.port}`)).mode & 0o777).toBe(0o777);
   });
 
   test("a port that another process has is told, and taken when it is free", async () => {

@@ -33,6 +33,8 @@ export interface SidecarParts {
 
 const NONCE_BYTES = 16;
 const LISTEN_RETRY_MS = 2_000;
+/** The containers of a pod may run as any user; nobody outside of the pod has the volume. */
+const SHARED_SOCKET_MODE = 0o777;
 
 export class Sidecar {
   readonly #parts: SidecarParts;
@@ -134,6 +136,9 @@ export class Sidecar {
       try {
         const wire = await startWire({
           listen: { host: "127.0.0.1", port: database.port },
+          ...(database.socketDir && {
+            alsoListen: [{ host: database.socketDir, port: database.port, socketMode: SHARED_SOCKET_MODE }],
+          }),
           address,
           jobId: raised.jobId,
           identity,

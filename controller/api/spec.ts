@@ -45,6 +45,12 @@ const databaseSpec = z
         "Secret with `uri` or libpq's parameters (host, dbname, user, password, sslmode, …), and ca.crt; mounted into the sidecar only.",
       ),
     port: z.int().min(1024).max(65535).default(5432).describe("Port on 127.0.0.1 where the application finds it."),
+    socket: z
+      .boolean()
+      .default(false)
+      .describe(
+        "Serve it on a Unix socket as well, in a volume of all the template's containers, and let PGHOST name its directory.",
+      ),
   })
   .strict();
 

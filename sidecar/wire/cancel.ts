@@ -22,22 +22,26 @@ const CANCEL_CODE = 80877102;
 const CANCEL_MS_MAX = 5_000;
 
 export class CancelKeys {
-  readonly #targets = new Map<number, CancelTarget>();
+  /** By server process; a pooler may give several sessions the same. */
+  readonly #targets = new Map<number, Set<CancelTarget>>();
 
   /** `pid` is the server's own: clients compare it with the sender of their notifications. */
   add(pid: number, target: CancelTarget): void {
-    this.#targets.set(pid, target);
+    const targets = this.#targets.get(pid) ?? new Set();
+    this.#targets.set(pid, targets.add(target));
   }
 
   remove(pid: number, target: CancelTarget): void {
-    if (this.#targets.get(pid) === target) this.#targets.delete(pid);
+    const targets = this.#targets.get(pid);
+    targets?.delete(target);
+    if (targets?.size === 0) this.#targets.delete(pid);
   }
 
   /** A wrong key is ignored, as the server does. */
   request(pid: number, key: Buffer): void {
-    const target = this.#targets.get(pid);
-    if (!target || target.key.length !== key.length || !timingSafeEqual(target.key, key)) return;
-    if (target.busy()) target.cancel();
+    for (const target of this.#targets.get(pid) ?? []) {
+      if (target.key.length === key.length && timingSafeEqual(target.key, key) && target.busy()) target.cancel();
+    }
   }
 }
 

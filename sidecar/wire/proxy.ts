@@ -6,6 +6,7 @@
  * who it is: whoever reaches the port is the job's application (the port is on loopback).
  */
 import { createServer, type Server, type Socket } from "node:net";
+import type { SecureContext } from "node:tls";
 import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
 import { sessionStartSteps } from "../../fence/enter.ts";
 import type { Permit } from "../../lease/permit.ts";
@@ -17,15 +18,20 @@ import { Channel } from "./channel.ts";
 import { fenceBytes } from "./core.ts";
 import { Counters } from "./counters.ts";
 import { encodingRefused, errorBytes, lostError, notSupported, type WireError } from "./errors.ts";
-import { ProtocolError } from "./framer.ts";
-import { authenticationOk, backendKey, IDLE, parameterStatus, readyForQuery } from "./messages.ts";
+import { greeting } from "./greeting.ts";
+import { type ListenAddress, listen } from "./listen.ts";
+import { type Opening, open, type ServerCertificate, secureContextOf } from "./opening.ts";
 import { LAST_MESSAGE_MS_MAX, Relay } from "./relay.ts";
-import { isUnreadable, planStartup, readFirst, type Startup, type StartupPlan } from "./startup.ts";
+import { isUnreadable, planStartup, type Startup, type StartupPlan } from "./startup.ts";
 import { NotAdmitted, openUpstream, type Upstream } from "./upstream.ts";
 import { isLoss, type VerdictReader } from "./verdict.ts";
 
 export interface ProxyConfig {
-  readonly listen: { readonly host: string; readonly port: number };
+  readonly listen: ListenAddress;
+  /** Further places, served alike. */
+  readonly alsoListen?: readonly ListenAddress[];
+  /** For clients that ask for TLS; without it they are told that there is none. */
+  readonly tls?: ServerCertificate;
   readonly address: DatabaseAddress;
   readonly jobId: number;
   readonly identity: FenceIdentity;
@@ -43,6 +49,7 @@ export interface ProxyConfig {
 }
 
 export interface RunningProxy {
+  /** Of the first place. */
   readonly port: number;
   readonly counters: Counters;
   /** Connections that are open now. */
@@ -53,6 +60,8 @@ export interface RunningProxy {
 
 const CONNECT_MS = 15_000;
 const SESSIONS_MAX = 1_000;
+/** From a connection's first byte to the end of its startup message. As PostgreSQL's authentication_timeout, but shorter. */
+const OPENING_MS_MAX = 20_000;
 const EARLY_BYTES_MAX = 64 * 1024;
 /** Of the names of a session's own prepared statements. */
 const SUFFIX_BYTES = 8;
@@ -72,7 +81,7 @@ export async function startProxy(config: ProxyConfig): Promise<RunningProxy> {
   return listener;
 }
 
-/** A connection from its first byte to its end. */
+/** A connection from its startup message to its end. */
 interface Client {
   readonly channel: Channel;
   readonly gone: AbortController;
@@ -84,7 +93,9 @@ interface Client {
 class Listener implements RunningProxy {
   readonly counters: Counters;
   readonly #config: ProxyConfig;
-  readonly #server: Server;
+  readonly #secure: SecureContext | undefined;
+  readonly #servers: Server[] = [];
+  readonly #openings = new Set<AbortController>();
   readonly #clients = new Set<Client>();
   readonly #keys = new CancelKeys();
   #closed = false;
@@ -93,34 +104,42 @@ class Listener implements RunningProxy {
   constructor(config: ProxyConfig) {
     this.#config = config;
     this.counters = config.counters ?? new Counters();
-    this.#server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => void this.#serve(socket));
+    this.#secure = config.tls && secureContextOf(config.tls);
   }
 
   get port(): number {
-    return (this.#server.address() as { port: number }).port;
+    const bound = this.#servers[0]?.address();
+    return typeof bound === "object" && bound ? bound.port : this.#config.listen.port;
   }
 
   get connections(): number {
-    return this.#clients.size;
+    return this.#openings.size + this.#clients.size;
   }
 
   async listen(): Promise<void> {
-    const { host, port } = this.#config.listen;
-    await new Promise<void>((resolve, reject) => {
-      this.#server.once("error", reject);
-      this.#server.listen(port, host, () => resolve());
-    });
+    const { listen: first, alsoListen = [] } = this.#config;
+    try {
+      for (const address of [first, ...alsoListen]) {
+        const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => void this.#serve(socket));
+        await listen(server, address);
+        this.#servers.push(server);
+      }
+    } catch (error) {
+      await this.close();
+      throw error;
+    }
     this.#watchPermit();
   }
 
   async close(reason: WireError = SHUTTING_DOWN): Promise<void> {
     this.#closed = true;
-    const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    const closed = this.#servers.map((server) => new Promise<void>((resolve) => server.close(() => resolve())));
+    for (const opening of this.#openings) opening.abort();
     for (const client of this.#clients) {
       if (client.relay) client.relay.end(reason);
       else this.#refuse(client, reason);
     }
-    await closed;
+    await Promise.all(closed);
   }
 
   /** A lost permit ends idle sessions at once and busy ones after the drain time, also when no client says anything. */
@@ -136,9 +155,11 @@ class Listener implements RunningProxy {
     clock.after(LOSS_POLL_MS, () => this.#watchPermit());
   }
 
-  async #serve(socket: Socket): Promise<void> {
+  async #serve(raw: Socket): Promise<void> {
+    const opened = await this.#open(raw);
+    if (!opened) return;
     const client: Client = {
-      channel: new Channel(socket),
+      channel: new Channel(opened.socket),
       gone: new AbortController(),
       relay: undefined,
       early: Buffer.alloc(0),
@@ -148,18 +169,36 @@ class Listener implements RunningProxy {
       client.gone.abort();
       this.#clients.delete(client);
     };
+    if (opened.kind === "refused") {
+      return this.#refuse(client, { severity: "FATAL", code: "08P01", message: opened.error.message });
+    }
+    if (opened.kind === "cancel") {
+      this.#keys.request(opened.pid, opened.key);
+      return this.#dismiss(client);
+    }
+    this.#keepEarly(client, opened.behind);
     try {
-      const startup = await this.#firstMessages(client);
-      if (startup) await this.#startSession(client, startup);
-      else this.#dismiss(client);
+      await this.#startSession(client, opened.startup);
     } catch (error) {
-      if (error instanceof ProtocolError) {
-        this.#refuse(client, { severity: "FATAL", code: "08P01", message: error.message });
-        return;
-      }
       if (error instanceof NotAdmitted) client.channel.push(error.bytes, 0, error.bytes.length);
       else if (!client.gone.signal.aborted) this.#config.log.error("a connection failed", { error });
       this.#dismiss(client);
+    }
+  }
+
+  /** Up to the startup message, within a bound; undefined: there is nobody to answer. */
+  async #open(raw: Socket): Promise<Opening | undefined> {
+    const opening = new AbortController();
+    this.#openings.add(opening);
+    const cancelTimer = this.#config.clock.after(OPENING_MS_MAX, () => opening.abort());
+    try {
+      return await open(raw, this.#secure, opening.signal);
+    } catch {
+      raw.destroy();
+      return undefined;
+    } finally {
+      cancelTimer();
+      this.#openings.delete(opening);
     }
   }
 
@@ -176,43 +215,9 @@ class Listener implements RunningProxy {
     this.#config.clock.after(LAST_MESSAGE_MS_MAX, () => channel.destroy());
   }
 
-  /** Up to the startup message; undefined when the connection was only for a cancel request. */
-  async #firstMessages(client: Client): Promise<Startup | undefined> {
-    const { channel } = client;
-    let received = Buffer.alloc(0);
-    let wake = (): void => {};
-    channel.onBytes = (bytes, start, end) => {
-      received = Buffer.concat([received, bytes.subarray(start, end)]);
-      wake();
-    };
-    client.gone.signal.addEventListener("abort", () => wake(), { once: true });
-    for (;;) {
-      const first = readFirst(received);
-      if (!first) {
-        client.gone.signal.throwIfAborted();
-        await new Promise<void>((resolve) => {
-          wake = resolve;
-        });
-        continue;
-      }
-      received = received.subarray(first.bytes);
-      if (first.kind === "startup") {
-        this.#keepEarly(client, received);
-        return first.startup;
-      }
-      if (first.kind === "cancel") {
-        this.#keys.request(first.pid, first.key);
-        return undefined;
-      }
-      const no = Buffer.from("N");
-      channel.push(no, 0, 1);
-      channel.flush();
-    }
-  }
-
   /** The session is not there yet; what the client already sends is kept for it, within a bound. */
   #keepEarly(client: Client, received: Buffer): void {
-    client.early = Buffer.from(received);
+    client.early = received;
     client.channel.onBytes = (bytes, start, end) => {
       client.early = Buffer.concat([client.early, bytes.subarray(start, end)]);
       if (client.early.length <= EARLY_BYTES_MAX) return;
@@ -252,8 +257,11 @@ class Listener implements RunningProxy {
   #wrongStartup(plan: StartupPlan): WireError | undefined {
     const { database } = this.#config.address;
     if (this.#closed) return SHUTTING_DOWN;
-    if (this.#clients.size > (this.#config.sessionsMax ?? SESSIONS_MAX)) {
+    if (this.connections > (this.#config.sessionsMax ?? SESSIONS_MAX)) {
       return { severity: "FATAL", code: "53300", message: "the FencedJob sidecar has no free connection" };
+    }
+    if (!plan.namesUser) {
+      return { severity: "FATAL", code: "28000", message: "no PostgreSQL user name specified in startup packet" };
     }
     if (plan.replication) return notSupported("replication connections", "Connect to the database directly.");
     if (plan.database === undefined || plan.database === database) return undefined;
@@ -324,17 +332,4 @@ class Listener implements RunningProxy {
     if (client.early.length > 0) channel.onBytes(client.early, 0, client.early.length);
     client.early = Buffer.alloc(0);
   }
-}
-
-function greeting(upstream: Upstream, plan: StartupPlan, key: Buffer): Buffer {
-  const parts = plan.negotiate ? [plan.negotiate] : [];
-  parts.push(authenticationOk());
-  for (const [name, value] of upstream.parameters) {
-    // The read-only default is our seat belt; a client that looks for a writable session must not shy at it.
-    const shown = name === "default_transaction_read_only" ? (plan.readOnlyDefault ? "on" : "off") : value;
-    parts.push(parameterStatus(name, shown));
-  }
-  if (upstream.key.length > 0) parts.push(backendKey(upstream.pid, key));
-  parts.push(readyForQuery(IDLE));
-  return Buffer.concat(parts);
 }

@@ -29,8 +29,8 @@ describe("the first message of a client", () => {
   });
 
   test("asks for TLS or GSS encryption, or cancels with a key of 4 or of 32 bytes", () => {
-    expect(readFirst(packet(80877103))?.kind).toBe("encryption");
-    expect(readFirst(packet(80877104))?.kind).toBe("encryption");
+    expect(readFirst(packet(80877103))?.kind).toBe("ssl");
+    expect(readFirst(packet(80877104))?.kind).toBe("gss");
     for (const length of [4, 32]) {
       const key = Buffer.alloc(length, 7);
       const first = readFirst(packet(80877102, Buffer.concat([Buffer.from([0, 0, 1, 2]), key])));
@@ -42,6 +42,8 @@ describe("the first message of a client", () => {
     ["a length without bound", Buffer.from([0x7f, 0xff, 0xff, 0xff, 0, 3, 0, 0])],
     ["protocol 2", packet(2 << 16)],
     ["TLS without a request for it", Buffer.from([0x16, 3, 1])],
+    ["parameters without an end", packet(3 << 16, Buffer.from("user\0u\0"))],
+    ["bytes behind the end", packet(3 << 16, Buffer.from("user\0u\0\0\0"))],
     ["a value without an end", packet(3 << 16, Buffer.from("user\0u"))],
     ["an endless cancel key", packet(80877102, Buffer.alloc(1000))],
   ])("is refused when it is %s", (_what, bytes) => expect(() => readFirst(bytes)).toThrow(ProtocolError));

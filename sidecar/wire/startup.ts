@@ -4,8 +4,10 @@ import { BACK, cstringEnd, message } from "./messages.ts";
 import { saysTrue } from "./statements.ts";
 
 export type FirstMessage =
-  /** SSLRequest or GSSENCRequest: answered 'N', another first message follows. */
-  | { readonly kind: "encryption"; readonly bytes: number }
+  /** SSLRequest: answered 'S' or 'N', another first message follows. */
+  | { readonly kind: "ssl"; readonly bytes: number }
+  /** GSSENCRequest: answered 'N', the same. */
+  | { readonly kind: "gss"; readonly bytes: number }
   | { readonly kind: "cancel"; readonly bytes: number; readonly pid: number; readonly key: Buffer }
   | { readonly kind: "startup"; readonly bytes: number; readonly startup: Startup };
 
@@ -19,24 +21,27 @@ export interface Startup {
 const CANCEL_CODE = 80877102;
 const SSL_CODE = 80877103;
 const GSS_CODE = 80877104;
+/** First byte of a TLS handshake; no startup message is so long that it could be its own. */
+const TLS_HANDSHAKE = 0x16;
 /** As in PostgreSQL: beyond it a startup message is refused. */
 export const STARTUP_BYTES_MAX = 10_000;
 const CANCEL_BYTES_MAX = 12 + 256;
 /** The newest minor version spoken with clients. */
 const MINOR_MAX = 2;
 
+export const beginsTls = (bytes: Buffer): boolean => bytes[0] === TLS_HANDSHAKE;
+
 /** The first message at the beginning of `bytes`; undefined while it is incomplete. Throws ProtocolError. */
 export function readFirst(bytes: Buffer): FirstMessage | undefined {
-  if (bytes.length > 0 && bytes[0] === 0x16) {
-    throw new ProtocolError("TLS is not spoken on this side: use sslmode=disable, prefer or allow");
-  }
+  if (beginsTls(bytes)) throw new ProtocolError("TLS is not spoken here: use sslmode=disable, prefer or allow");
   if (bytes.length < 8) return undefined;
   const length = bytes.readUInt32BE(0);
   if (length < 8 || length > STARTUP_BYTES_MAX) throw new ProtocolError(`invalid length of startup packet ${length}`);
   const code = bytes.readUInt32BE(4);
   if (code === CANCEL_CODE && length > CANCEL_BYTES_MAX) throw new ProtocolError("cancel key is too long");
   if (bytes.length < length) return undefined;
-  if (code === SSL_CODE || code === GSS_CODE) return { kind: "encryption", bytes: length };
+  if (code === SSL_CODE) return { kind: "ssl", bytes: length };
+  if (code === GSS_CODE) return { kind: "gss", bytes: length };
   if (code === CANCEL_CODE) {
     if (length < 16) throw new ProtocolError("cancel request is too short");
     return { kind: "cancel", bytes: length, pid: bytes.readInt32BE(8), key: Buffer.from(bytes.subarray(12, length)) };
@@ -59,6 +64,7 @@ function readParameters(bytes: Buffer, length: number): [string, string][] {
     parameters.push([bytes.toString("utf8", at, nameEnd), bytes.toString("utf8", nameEnd + 1, valueEnd)]);
     at = valueEnd + 1;
   }
+  if (at !== length - 1) throw new ProtocolError("invalid startup packet layout: expected terminator as last byte");
   return parameters;
 }
 
@@ -69,6 +75,8 @@ export interface StartupPlan {
   readonly negotiate: Buffer | undefined;
   readonly keyBytes: number;
   readonly database: string | undefined;
+  /** The client says who it is, as it must; who that is does not matter. */
+  readonly namesUser: boolean;
   /** The client wants its transactions read-only. */
   readonly readOnlyDefault: boolean;
   /** replication=… was asked for. */
@@ -98,6 +106,7 @@ export function planStartup(startup: Startup, user: string, database: string): S
     negotiate: startup.minor > MINOR_MAX || extensions.length > 0 ? negotiation(startup.minor, extensions) : undefined,
     keyBytes: startup.minor >= 2 ? 32 : 4,
     database: given.get("database") ?? given.get("user"),
+    namesUser: Boolean(given.get("user")),
     readOnlyDefault: isOn(given.get("default_transaction_read_only")) || optionsSayReadOnly(given.get("options") ?? ""),
     replication: replication !== undefined && !/^(off|false|no|0)$/i.test(replication),
   };

@@ -4,10 +4,13 @@ import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
 import type { Permit } from "../../lease/permit.ts";
 import type { Logger } from "../../platform/log.ts";
 import { Counters, type Counts } from "./counters.ts";
+import type { ListenAddress } from "./listen.ts";
 import type { FromWorker, ToWorker, WorkerData } from "./worker.ts";
 
 export interface WireOptions {
-  readonly listen: { readonly host: string; readonly port: number };
+  readonly listen: ListenAddress;
+  /** Further places, served alike. */
+  readonly alsoListen?: readonly ListenAddress[];
   readonly address: DatabaseAddress;
   readonly jobId: number;
   readonly identity: FenceIdentity;
@@ -36,6 +39,7 @@ export async function startWire(options: WireOptions): Promise<Wire> {
   const counters = new Counters();
   const workerData: WorkerData = {
     listen: options.listen,
+    alsoListen: options.alsoListen ?? [],
     address: options.address,
     jobId: options.jobId,
     identity: options.identity,

@@ -9,12 +9,14 @@ import { systemClock } from "../../platform/clock.ts";
 import { jsonLogger } from "../../platform/log.ts";
 import { systemRandom } from "../../platform/random.ts";
 import { Counters } from "./counters.ts";
+import type { ListenAddress } from "./listen.ts";
 import { type RunningProxy, startProxy } from "./proxy.ts";
 import { fenceVerdict, isLoss, sayVerdict } from "./verdict.ts";
 
 /** What the thread is started with. */
 export interface WorkerData {
-  readonly listen: { readonly host: string; readonly port: number };
+  readonly listen: ListenAddress;
+  readonly alsoListen: readonly ListenAddress[];
   readonly address: DatabaseAddress;
   readonly jobId: number;
   readonly identity: FenceIdentity;
@@ -40,6 +42,7 @@ async function main(port: NonNullable<typeof parentPort>, data: WorkerData): Pro
   try {
     proxy = await startProxy({
       listen: data.listen,
+      alsoListen: data.alsoListen,
       address: data.address,
       jobId: data.jobId,
       identity: data.identity,
