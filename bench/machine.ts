@@ -1,14 +1,12 @@
 /** What the figures were taken on. */
 import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
-import { availableParallelism, loadavg, release, totalmem } from "node:os";
+import { availableParallelism, release, totalmem } from "node:os";
 import { PGBENCH } from "../conformance/pgbench.ts";
 import { PGBOUNCER } from "./targets.ts";
 
 export interface Machine {
   readonly cores: number;
-  /** Of the last minute before the bench began: above a few tenths the figures are of something else, too. */
-  readonly loadBefore: number;
   readonly processor: string;
   readonly memoryGib: number;
   readonly kernel: string;
@@ -23,7 +21,6 @@ export function machineFacts(): Omit<Machine, "postgres"> {
   const said = (name: string): string => new RegExp(`^${name}\\s*: (.*)$`, "m").exec(about)?.[1] ?? "unknown";
   return {
     cores: availableParallelism(),
-    loadBefore: loadavg()[0] ?? Number.NaN,
     processor: `${said("model name")}, ${Math.round(Number(said("cpu MHz")))} MHz`,
     memoryGib: Math.round(totalmem() / 2 ** 30),
     kernel: release(),

@@ -5,9 +5,6 @@ import { type Ground, POSTGRES, SCALE, startGround } from "./ground.ts";
 import { machineFacts } from "./machine.ts";
 import type { RunFacts } from "./results.ts";
 
-/** Above it somebody else works here. */
-const LOAD_MAX = 0.5;
-
 export const say = (line: string): void => console.log(line);
 
 /** Runs `measure` on a server of its own; the exit code is 1 when it cannot or fails, with the reason. */
@@ -16,12 +13,9 @@ export async function onGround(measure: (ground: Ground, facts: RunFacts) => Pro
   if (missing) return failed(missing);
   try {
     const startedAt = new Date().toISOString();
-    const facts = machineFacts();
-    if (facts.loadBefore > LOAD_MAX)
-      say(`The machine is busy (load ${facts.loadBefore}): the figures will say little.`);
     const ground = await startGround();
     try {
-      const machine = { ...facts, postgres: ground.serverVersion };
+      const machine = { ...machineFacts(), postgres: ground.serverVersion };
       await measure(ground, { startedAt, machine, postgresSettings: ground.settings, scale: SCALE });
     } finally {
       await ground.stop();

@@ -9,7 +9,6 @@ const facts = {
   startedAt: "2026-11-29T20:00:00.000Z",
   machine: {
     cores: 2,
-    loadBefore: 0.1,
     processor: "Some CPU, 2500 MHz",
     memoryGib: 24,
     kernel: "6.1",
@@ -37,6 +36,7 @@ const wire: WireResults = {
   rounds: 2,
   seed: 1,
   sockets: ["tcp"],
+  loadBefore: 0.1,
   skipped: [],
   cells: [
     {

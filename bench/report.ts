@@ -16,7 +16,7 @@ export function report(results: Results): string {
     "costs, side by side. A **ratio** is made inside one round, in which each target ran once, in a drawn order, within a minute; shown",
     "are the median of the rounds, and the least and the most. Of PostgreSQL's own work, which all targets share, they say nothing.",
     "",
-    ...(wire ? [facts(wire), ""] : []),
+    ...(wire ? [facts(wire), `The machine's load before it began: ${wire.loadBefore.toFixed(1)}.`, ""] : []),
     "## Aims",
     "",
     "| aim | reached | |",
@@ -54,13 +54,13 @@ const WHAT: Readonly<Record<TargetName, string>> = {
   unfenced:
     "the proxy's own socket layer and message walking (`channel.ts`, `framer.ts`) with a handler that passes every message. It is no mode of the product: the session's state, the permit and the fence are left out, so what `fenced` costs more is all that fencing costs, PostgreSQL's work on the gate included",
   fenced:
-    "`fencedjob proxy`, bundled as in the image, in a process of its own; each transaction is fenced as in production",
+    "`fencedjob proxy`, bundled as in the image, in a process of its own, as it is: statements that only read go unfenced there too",
 };
 
 function facts({ startedAt, machine, postgresSettings, scale }: RunFacts): string {
   const set = Object.entries(postgresSettings).map(([name, value]) => `${name}=${value}`);
   const pgbouncer = machine.pgbouncer ? `, PgBouncer ${machine.pgbouncer}` : "";
-  return `Taken ${startedAt} on ${machine.cores} cores (${machine.processor}; load before: ${machine.loadBefore.toFixed(1)}), ${machine.memoryGib} GiB, Linux ${machine.kernel}; PostgreSQL ${machine.postgres} (${set.join(", ")}), pgbench ${machine.pgbench} at scale ${scale}${pgbouncer}, Node.js ${machine.node}.`;
+  return `Taken ${startedAt} on ${machine.cores} cores (${machine.processor}), ${machine.memoryGib} GiB, Linux ${machine.kernel}; PostgreSQL ${machine.postgres} (${set.join(", ")}), pgbench ${machine.pgbench} at scale ${scale}${pgbouncer}, Node.js ${machine.node}.`;
 }
 
 // ---- throughput and latency ----
@@ -211,15 +211,13 @@ function memorySection(memory: MemoryResults): string[] {
       return `| ${[load, partMib, megabytes(partPeakKb), mib, megabytes(peakKb)].join(" | ")} |`;
     }),
     "",
-    facts(memory),
-    "",
   ];
 }
 
 // ---- profile ----
 
-function profileSection({ profiles, seconds, ...run }: ProfileResults): string[] {
-  const mhz = Number(/(\d+) MHz/.exec(run.machine.processor)?.[1] ?? 0);
+function profileSection({ profiles, seconds, machine }: ProfileResults): string[] {
+  const mhz = Number(/(\d+) MHz/.exec(machine.processor)?.[1] ?? 0);
   const calls = [...new Set(profiles.flatMap(({ systemCalls }) => Object.keys(systemCalls)))];
   return [
     "## Profile",
@@ -250,7 +248,5 @@ function profileSection({ profiles, seconds, ...run }: ProfileResults): string[]
         }),
         "",
       ]),
-    facts(run),
-    "",
   ];
 }

@@ -21,6 +21,8 @@ export interface WireResults extends RunFacts {
   readonly rounds: number;
   readonly seed: number;
   readonly sockets: readonly Sockets[];
+  /** The machine's load in the minute before: above a few tenths the figures are of something else, too. */
+  readonly loadBefore: number;
   readonly skipped: readonly { readonly target: string; readonly why: string }[];
   /** By the targets' keys. */
   readonly cells: readonly (Cell & { readonly targets: Readonly<Record<string, Series>> })[];

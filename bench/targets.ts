@@ -2,6 +2,7 @@
 import { chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
+import { socketPath } from "../fence/database.ts";
 import { bundleProgram } from "../scripts/bundle.ts";
 import { freePort } from "../testing/postgres.ts";
 import { startProxyProcess } from "../testing/proxyprocess.ts";
@@ -24,9 +25,8 @@ export const PGBOUNCER = "/usr/sbin/pgbouncer";
 const NOBODY = 65534;
 
 /** Why a target cannot be measured on this machine; null when it can. */
-export function targetMissing({ name, sockets }: WantedTarget): string | null {
+export function targetMissing({ name }: WantedTarget): string | null {
   if (name === "pgbouncer" && !existsSync(PGBOUNCER)) return "PgBouncer is not installed (apt-get install pgbouncer)";
-  if (name === "fenced" && sockets === "unix") return "the proxy listens on TCP only";
   return null;
 }
 
@@ -74,7 +74,6 @@ type Started = Omit<Target, "key" | "user" | "database">;
 
 /** Where a target with a port of its own is met. */
 const hostOf = ({ ground, sockets }: Wanted): string => (sockets === "unix" ? ground.socketDir : "127.0.0.1");
-const socketFile = (ground: Ground, port: number): string => join(ground.socketDir, `.s.PGSQL.${port}`);
 
 async function direct(wanted: Wanted): Promise<Started> {
   return {
@@ -89,7 +88,7 @@ async function direct(wanted: Wanted): Promise<Started> {
 async function control(wanted: Wanted): Promise<Started> {
   const { ground, name, sockets } = wanted;
   const port = await freePort();
-  const where = sockets === "unix" ? socketFile(ground, port) : String(port);
+  const where = sockets === "unix" ? socketPath({ host: ground.socketDir, port }) : String(port);
   const { host, port: serverPort } = ground.address;
   const flags = wanted.nodeFlags ?? [];
   const args = [...flags, join(import.meta.dirname, `${name}.ts`), host, String(serverPort), where];
@@ -105,6 +104,7 @@ async function fenced(wanted: Wanted): Promise<Started> {
     generation: 1,
     program: join(scratch, "dist", "fencedjob.js"),
     nodeFlags: wanted.nodeFlags ?? [],
+    listen: { host: hostOf(wanted), port: await freePort() },
   });
   return { ...proxy, host: hostOf(wanted) };
 }

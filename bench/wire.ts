@@ -4,6 +4,7 @@
  * Says nothing about absolute speed: client, server and proxy share this machine's cores. Ratios within a round do mean
  * something. `node bench/wire.ts --seconds 2 --rounds 2 --cells select-only/prepared/8` for who tunes.
  */
+import { loadavg } from "node:os";
 import { parseArgs } from "node:util";
 import { seededRandom } from "../testing/seeded.ts";
 import { type Cell, cellsOf, SOCKETS, type Sockets, TARGETS, type TargetName, targetKey } from "./cells.ts";
@@ -24,6 +25,8 @@ interface Options {
   readonly write: boolean;
 }
 
+/** Above it somebody else works here. */
+const LOAD_MAX = 0.5;
 const USAGE = `node bench/wire.ts [--seconds 4] [--rounds 5] [--cells select-only/prepared/8,tpcb-like] [--targets pgbouncer,fenced]
                    [--sockets tcp|unix|tcp,unix] [--seed 1] [--write]`;
 
@@ -77,6 +80,8 @@ async function run({ cells, rounds, seconds, seed, sockets, write, targets: name
   });
   for (const { target, why } of skipped) say(`SKIPPED  ${target}: ${why}`);
   const wanted = all.filter((one) => targetMissing(one) === null);
+  const loadBefore = loadavg()[0] ?? Number.NaN;
+  if (loadBefore > LOAD_MAX) say(`The machine is busy (load ${loadBefore}): the figures will say little.`);
   const random = seededRandom(seed);
   await onGround(async (ground, facts) => {
     const { targets, stop } = await startTargets(ground, wanted);
@@ -91,7 +96,8 @@ async function run({ cells, rounds, seconds, seed, sockets, write, targets: name
         say(`\n${cellTable(cell, byTarget)}`);
         measured.push({ ...cell, targets: byTarget });
         // After each cell, so that an interrupted run keeps what it has.
-        if (write) writeResults("wire", { ...facts, seconds, rounds, seed, sockets, skipped, cells: measured });
+        if (write)
+          writeResults("wire", { ...facts, seconds, rounds, seed, sockets, loadBefore, skipped, cells: measured });
       }
     } finally {
       await stop();

@@ -1,6 +1,6 @@
 /** `fencedjob proxy` as a process of its own. */
 import { join } from "node:path";
-import type { DatabaseAddress } from "../fence/database.ts";
+import { type DatabaseAddress, type Endpoint, isUnixSocket, socketPath } from "../fence/database.ts";
 import { type Serving, startServing } from "./serving.ts";
 
 export interface ProxyProcess extends Serving {
@@ -12,6 +12,8 @@ export interface ProxyProcessOptions {
   readonly address: DatabaseAddress;
   readonly fenceName: string;
   readonly generation: number;
+  /** Where it listens; a free port of loopback if absent. */
+  readonly listen?: Endpoint;
   /** The command line; the sources' if absent. */
   readonly program?: string;
   /** Flags of Node.js itself. */
@@ -20,14 +22,16 @@ export interface ProxyProcessOptions {
 
 const FENCEDJOB = join(import.meta.dirname, "..", "cli", "fencedjob.ts");
 
-/** Raises the generation and listens on a free port of loopback. */
+/** Raises the generation and listens. */
 export async function startProxyProcess(options: ProxyProcessOptions): Promise<ProxyProcess> {
   const { host, port, user, database } = options.address;
   const url = `postgres://${user}@${host}:${port}/${database}?sslmode=disable`;
+  const { listen = { host: "127.0.0.1", port: 0 } } = options;
+  const where = isUnixSocket(listen) ? socketPath(listen) : `${listen.host}:${listen.port}`;
   const job = ["--job", options.fenceName, "--generation", String(options.generation)];
-  const command = [options.program ?? FENCEDJOB, "proxy", "--database-url", url, ...job, "--listen", "127.0.0.1:0"];
+  const command = [options.program ?? FENCEDJOB, "proxy", "--database-url", url, ...job, "--listen", where];
   const serving = await startServing(process.execPath, [...(options.nodeFlags ?? []), ...command], {
-    ready: /listening on \S*:(\d+)/,
+    ready: isUnixSocket(listen) ? /listening on / : /listening on \S*:(\d+)/,
   });
-  return { ...serving, port: Number(serving.said[1]) };
+  return { ...serving, port: Number(serving.said[1] ?? listen.port) };
 }
