@@ -28,6 +28,7 @@ const STATEMENTS = [
   "EXPLAIN ANALYZE INSERT INTO t VALUES (2)",
   "SELECT a INTO b",
   "SELECT writes()",
+  "SELECT a FROM v",
   "CREATE TABLE c (a int)",
   "SELECT 1",
   "VALUES (1)",
@@ -65,6 +66,7 @@ const STATEMENTS = [
   "PREPARE n AS INSERT INTO t VALUES (1)",
   "PREPARE n AS SELECT 1",
   "EXECUTE n",
+  "EXECUTE n",
   "SET standard_conforming_strings = off",
   "SET standard_conforming_strings = on",
   "SELECT '\\'; COMMIT; INSERT INTO t VALUES (3); --'",
@@ -85,6 +87,8 @@ const STATEMENTS = [
   "",
   "-- nothing",
 ] as const;
+/** What a name had better not stand for unseen. */
+const TELLING = ["BEGIN", "COMMIT", "ROLLBACK", "ROLLBACK TO a", "CALL p()", "INSERT INTO t VALUES (6)"] as const;
 const SEPARATORS = [";", "; ", ";\n", ";--;\n", ";/*;*/", ";;"] as const;
 const NAMES = ["", "", "", "n", "m", "_fencedjob_x", "é"] as const;
 const LENGTHS = [0, 3, 4, 5, 6, 8, 64, 65_536, 65_537, 1 << 24, 0x7fffffff, 0xffffffff] as const;
@@ -129,7 +133,7 @@ export function legalMessages(choices: Choices): Buffer[] {
     case 8:
       return [parse("", sql), bind("", ""), execute("")];
     case 9:
-      return [parse(named, sql)];
+      return choices.chance(0.5) ? [parse(named, sql)] : [parse("n", choices.of(TELLING)), sync()];
     case 10:
       return [bind(choices.of(NAMES), named), execute(choices.of(NAMES))];
     case 11:

@@ -29,21 +29,34 @@ const DATA_ROW = message(BACK.dataRow, Buffer.alloc(2));
 const PARAMETER_DESCRIPTION = message(0x74, Buffer.alloc(2));
 const COPY_IN = message(BACK.copyIn, Buffer.alloc(3));
 const FUNCTION_RESULT = message(0x56, Buffer.alloc(4, 0xff));
-const GIVES_ROWS = new Set(["read", "show", "enterSelect", "bracketLock", "bracketUnlock", "checkOwner", "refuse"]);
+const GIVES_ROWS = new Set([
+  "read",
+  "writingRead",
+  "show",
+  "fails",
+  "enterSelect",
+  "bracketLock",
+  "bracketUnlock",
+  "checkOwner",
+  "refuse",
+]);
 
 export class ModelledPostgres implements MessageHandler {
-  readonly transactions = new ModelledTransactions();
+  readonly transactions: ModelledTransactions;
   /** The connection is closed. */
   ended = false;
   readonly #send: (bytes: Buffer) => void;
   readonly #framer = new Framer(this, { push: () => {} });
-  #told = this.transactions.settings;
+  #told: ModelledTransactions["settings"];
   #copy: CopyIn | undefined;
   /** After an error, up to Sync. */
   #skipping = false;
 
-  constructor(send: (bytes: Buffer) => void) {
+  /** `defaultReadOnly`: of its startup message. */
+  constructor(send: (bytes: Buffer) => void, { defaultReadOnly = true } = {}) {
     this.#send = send;
+    this.transactions = new ModelledTransactions(defaultReadOnly);
+    this.#told = this.transactions.settings;
   }
 
   receive(bytes: Buffer): void {
@@ -121,13 +134,14 @@ export class ModelledPostgres implements MessageHandler {
 
   #run(statements: readonly ModelledStatement[], several: boolean): void {
     for (const [at, statement] of statements.entries()) {
+      this.transactions.prepare(statement);
+      if (GIVES_ROWS.has(statement.kind)) this.#send(ROW_DESCRIPTION);
       const tag = this.transactions.run(statement, several);
       if (statement.kind === "copyIn") {
         this.#copy = { rest: statements.slice(at + 1) };
         this.#send(COPY_IN);
         return;
       }
-      if (GIVES_ROWS.has(statement.kind)) this.#send(ROW_DESCRIPTION);
       this.#complete(tag);
     }
     this.#endOfMessage();

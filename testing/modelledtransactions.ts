@@ -12,8 +12,6 @@ interface Settings {
   readonly standardStrings: boolean;
 }
 
-const AT_START: Settings = { defaultReadOnly: true, standardStrings: true };
-
 interface Savepoint {
   readonly name: string;
   readonly entered: boolean;
@@ -63,11 +61,18 @@ export class ModelledTransactions {
   /** Writes that were let in. */
   written = 0;
   gateOpen = true;
-  settings: Settings = AT_START;
+  settings: Settings;
   readonly statements = new Map<string, ModelledStatement | undefined>();
   readonly portals = new Map<string, ModelledStatement | undefined>();
+  readonly #atStart: Settings;
   #tx: Transaction | undefined;
   #bracket = 0;
+
+  /** `defaultReadOnly`: what the session was started with. */
+  constructor(defaultReadOnly: boolean) {
+    this.#atStart = { defaultReadOnly, standardStrings: true };
+    this.settings = this.#atStart;
+  }
 
   /** As ReadyForQuery says it. */
   get status(): number {
@@ -143,19 +148,20 @@ export class ModelledTransactions {
   #setting(tx: Transaction, statement: ModelledStatement, several: boolean): string {
     switch (statement.kind) {
       case "setDefault":
-        if (!statement.local) this.settings = { ...this.settings, defaultReadOnly: statement.readOnly ?? true };
+        if (!statement.local)
+          this.settings = { ...this.settings, defaultReadOnly: statement.readOnly ?? this.#atStart.defaultReadOnly };
         return "SET";
       case "setStandardStrings":
         this.settings = { ...this.settings, standardStrings: statement.on };
         return "SET";
       case "resetAll":
-        this.settings = AT_START;
+        this.settings = this.#atStart;
         return "RESET";
       case "discardAll":
         refuseInBlock(tx, several);
         this.statements.clear();
         this.#bracket = 0;
-        this.settings = AT_START;
+        this.settings = this.#atStart;
         return "DISCARD ALL";
       case "deallocate":
         return this.#deallocate(statement.name);
@@ -197,6 +203,9 @@ export class ModelledTransactions {
       case "copyIn":
         this.#write(tx, statement.kind);
         return "INSERT 0 1";
+      case "writingRead":
+        this.#write(tx, statement.kind);
+        return "SELECT 1";
       case "refuse":
         throw new SqlError(statement.code);
       case "fails":

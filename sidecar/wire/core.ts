@@ -60,8 +60,7 @@ export interface FenceBytes {
   readonly makeWritable: Buffer;
   /** Bind, Execute of the gate's row lock. */
   readonly enter: Buffer;
-  /** Bind, Execute of `SET transaction_read_only=on`: behind the row lock, which a read-only transaction may not take. */
-  readonly makeReadOnly: Buffer;
+  /** `SET transaction_read_only=on`, in a portal of its own: behind the row lock, which no read-only transaction may take. */
   readonly makeReadOnlyAnywhere: Buffer;
   /** The same inside a block, where the client's unnamed portal may be alive: Bind, Execute, Close of a named one. */
   readonly makeWritableInBlock: Buffer;
@@ -104,7 +103,6 @@ export function fenceBytes(jobId: number, identity: FenceIdentity, suffix: strin
     prepareEnterInBlock: prepared(lockName, enterLockSql(jobId, generation)),
     prepareReadOnly: prepared(readOnlyName, "SET transaction_read_only=on"),
     makeReadOnlyAnywhere: runInOwnPortal(readOnlyName),
-    makeReadOnly: Buffer.concat([bind("", readOnlyName), execute("")]),
     makeWritable: Buffer.concat([bind("", writableName), execute("")]),
     enter: Buffer.concat([bind("", enterName), execute("")]),
     makeWritableInBlock: runInOwnPortal(writableName),
@@ -165,6 +163,8 @@ export class Core {
   groupCommits = false;
   /** The group has executed something of the client. */
   groupRuns = false;
+  /** The group has bound a portal: the unnamed one may be the client's. */
+  groupBinds = false;
   /** The group has executed something that may or may not have ended, begun or left the transaction. */
   uncertain = false;
   /** Something in flight changes the transaction's state, or the session's: the next group waits for its answer. */

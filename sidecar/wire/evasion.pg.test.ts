@@ -12,6 +12,7 @@ import { RawClient } from "../../testing/rawclient.ts";
 import { bind, closeStatement, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
 
 const INSERT = "INSERT INTO w (note) VALUES ($$x$$)";
+const COMMITTING_DO = `DO $d$ BEGIN COMMIT; SET TRANSACTION READ WRITE; ${INSERT}; END $d$`;
 const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];
 const group = (...sqls: string[]): Buffer[] => [...sqls.flatMap(run), sync()];
 /** Longer than the 64 KiB of a Parse that are looked at. */
@@ -105,12 +106,20 @@ const ATTACKS: Record<string, Attack> = {
     ],
   },
   "a name that cannot be compared cannot hide a DO that ends its transaction": {
-    before: [[parse("é", `DO $d$ BEGIN COMMIT; SET TRANSACTION READ WRITE; ${INSERT}; END $d$`), sync()]],
+    before: [[parse("é", COMMITTING_DO), sync()]],
     attempt: [[bind("", "é"), execute(""), sync()]],
   },
   "EXECUTE of a DO that the protocol prepared cannot end its transaction": {
-    before: [[parse("s", `DO $d$ BEGIN COMMIT; SET TRANSACTION READ WRITE; ${INSERT}; END $d$`), sync()]],
+    before: [[parse("s", COMMITTING_DO), sync()]],
     attempt: [[query("EXECUTE s")], group("EXECUTE s")],
+  },
+  "a name that cannot be compared cannot hide the end of a block in front of a DO": {
+    before: [[parse("é", "ROLLBACK"), sync()], [query("BEGIN READ WRITE")]],
+    attempt: [[bind("", "é"), execute(""), ...run(COMMITTING_DO), sync()]],
+  },
+  "EXECUTE cannot hide the end of a block in front of a DO": {
+    before: [[parse("s", "ROLLBACK"), sync()], [query("BEGIN READ WRITE")]],
+    attempt: [[...run("EXECUTE s"), ...run(COMMITTING_DO), sync()]],
   },
   "a name that cannot be compared cannot hide the ROLLBACK of a failed block": {
     before: [[parse("é", "ROLLBACK"), sync()], [query("BEGIN")], [query("SELECT 1/0")]],

@@ -49,8 +49,8 @@ export class ExtendedProtocol {
     if (!core.inGroup && statement?.doubtful && core.replies.readies > 0) return this.#out.wait();
     const blocked = this.#out.blocked(statement, false);
     if (blocked === "hold") return HOLD;
-    if (!blocked && statement && core.status === IDLE && needsBracket(statement)) {
-      const action = this.#bracketGroup();
+    if (!blocked && statement && needsBracket(statement)) {
+      const action = this.#outsideBlocks();
       if (action !== PASS) return action;
     }
     this.#beginGroup();
@@ -85,6 +85,14 @@ export class ExtendedProtocol {
   #mustWait(): boolean {
     const { replies, cancelling, unpredictable } = this.#core;
     return cancelling || (replies.readies > 0 && (unpredictable || replies.length > REQUESTS_BEFORE_WAIT));
+  }
+
+  /** PASS: in a block, where PostgreSQL keeps it inside or refuses it, or in its bracket. */
+  #outsideBlocks(): Action {
+    const { status, uncertain } = this.#core;
+    // Something in front of it in the group may have ended the block, or begun it.
+    if (uncertain) return this.#refuseGroup(besideBracket());
+    return status === IDLE ? this.#bracketGroup() : PASS;
   }
 
   /** Opens a bracket around the group; PASS when it is open. */
@@ -133,6 +141,7 @@ export class ExtendedProtocol {
       case FRONT.parse:
         return this.#noted(reply.PARSE, core.names.parse(bytes, at, cstringEnd(bytes, at, end), statement));
       case FRONT.bind:
+        core.groupBinds = true;
         return this.#noted(reply.BIND, core.names.bind(bytes, at, cstringEnd(bytes, at, end), statement));
       case FRONT.describe:
         return core.replies.push(reply.DESCRIBE);
@@ -159,6 +168,7 @@ export class ExtendedProtocol {
     core.inGroup = true;
     core.groupCommits = false;
     core.groupRuns = false;
+    core.groupBinds = false;
   }
 
   /** Follows what an Execute does to the transaction, as far as one can before its answer. */

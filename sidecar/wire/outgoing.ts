@@ -101,8 +101,8 @@ export class Outgoing {
     // No row lock in a read-only transaction: outside of a block, where LOCK is refused, it is made read-only behind it.
     const readOnlyAgain = core.readOnly && !inBlock;
     const writable = !core.readOnly || readOnlyAgain;
-    const ownPortal = inBlock || core.uncertain;
-    const anywhere = core.uncertain && writable;
+    const ownPortal = inBlock || core.uncertain || core.groupBinds;
+    const anywhere = writable && ownPortal && (core.uncertain || !inBlock);
     const way = inBlock && !anywhere ? LOCK_PREPARED : SELECT_PREPARED;
     const prepared = (core.prepared & way) !== 0;
     if (!prepared) {
@@ -118,7 +118,7 @@ export class Outgoing {
     }
     if (anywhere) this.#execution(fence.enterAnywhere, true);
     else this.#execution(inBlock ? fence.enterInBlock : fence.enter, inBlock);
-    if (readOnlyAgain) this.#execution(fence.makeReadOnly, false);
+    if (readOnlyAgain) this.#execution(fence.makeReadOnlyAnywhere, true);
     core.prepared |= way;
     core.entered = true;
   }
