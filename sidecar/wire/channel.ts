@@ -23,6 +23,8 @@ export class Channel implements Sink {
   onDrain: () => void = () => {};
   readonly #line: Line;
   #gather: Gather | undefined;
+  /** What the network has not taken yet, in order. */
+  readonly #unsent: Gather[] = [];
   #ended = false;
   #paused = false;
 
@@ -34,7 +36,7 @@ export class Channel implements Sink {
     this.#line = lineOf(socket, {
       received: (bytes, end) => this.onBytes(bytes, 0, end),
       ended: () => this.#end(),
-      sent: () => this.onDrain(),
+      sent: () => this.#sent(),
     });
   }
 
@@ -61,8 +63,8 @@ export class Channel implements Sink {
     const gather = this.#gather;
     if (!gather) return;
     this.#gather = undefined;
-    // Not taken at once: its bytes are the network's now, until they are garbage.
     if (this.#line.write(gather.view())) giveBack(gather);
+    else this.#unsent.push(gather);
   }
 
   pause(): void {
@@ -86,6 +88,12 @@ export class Channel implements Sink {
 
   destroy(): void {
     this.socket.destroy();
+  }
+
+  #sent(): void {
+    const gather = this.#unsent.shift();
+    if (gather) giveBack(gather);
+    this.onDrain();
   }
 
   #end(): void {

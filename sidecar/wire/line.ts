@@ -14,14 +14,14 @@ export interface LineEvents {
   received(bytes: Buffer, end: number): void;
   /** The peer has ended its side, or the connection has failed; may be called again. */
   ended(): void;
-  /** Bytes that `write` kept were taken by the network. */
-  sent(bytes: Buffer): void;
+  /** The oldest of the bytes that `write` kept is free again. */
+  sent(): void;
 }
 
 export interface Line {
   /** Bytes that were written and that the network has not taken yet. */
   readonly unsent: number;
-  /** True: taken at once, `bytes` is free again. False: it is in use until `sent(bytes)`. */
+  /** True: taken at once, `bytes` is free again. False: it is in use until `sent`. */
   write(bytes: Buffer): boolean;
   pause(): void;
   resume(): void;
@@ -56,7 +56,7 @@ class StreamLine implements Line {
 
   write(bytes: Buffer): boolean {
     if (this.#socket.destroyed || this.#socket.writableEnded) return true;
-    this.#socket.write(bytes, () => this.#events.sent(bytes));
+    this.#socket.write(bytes, () => this.#events.sent());
     return false;
   }
 
@@ -170,7 +170,7 @@ class HandleLine implements Line {
     request.oncomplete = (status) => {
       this.#unsent -= bytes.length;
       if (status < 0) this.#socket.destroy();
-      this.#events.sent(bytes);
+      this.#events.sent();
     };
     return false;
   }
