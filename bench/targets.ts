@@ -95,6 +95,9 @@ async function control(wanted: Wanted): Promise<Started> {
   return { ...(await startServing(process.execPath, args, { ready: /listening/ })), host: hostOf(wanted), port };
 }
 
+/** Those of the Dockerfile's entry point. */
+const IMAGE_FLAGS = ["--max-semi-space-size=1"];
+
 /** A generation of its own for each, as each is the owner of a job of its own. */
 async function fenced(wanted: Wanted): Promise<Started> {
   const { ground, scratch, sockets } = wanted;
@@ -103,7 +106,7 @@ async function fenced(wanted: Wanted): Promise<Started> {
     fenceName: `bench/${basename(scratch)}-${sockets}`,
     generation: 1,
     program: join(scratch, "dist", "fencedjob.js"),
-    nodeFlags: wanted.nodeFlags ?? [],
+    nodeFlags: [...IMAGE_FLAGS, ...(wanted.nodeFlags ?? [])],
     listen: { host: hostOf(wanted), port: await freePort() },
   });
   return { ...proxy, host: hostOf(wanted) };
