@@ -93,6 +93,8 @@ export class ModelledPostgres implements MessageHandler {
     if (this.#skipping) return;
     switch (type) {
       case FRONT.flush:
+        if (body.length > 0) throw new SqlError("08P01");
+        return;
       case FRONT.copyData:
       case FRONT.copyDone:
       case FRONT.copyFail:

@@ -7,7 +7,7 @@
 import type { Core } from "./core.ts";
 import type { WireError } from "./errors.ts";
 import { ExtendedProtocol } from "./extended.ts";
-import { type Action, DROP, Framer, HOLD, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
+import { type Action, DROP, Framer, HEADER_BYTES, HOLD, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
 import { FRONT } from "./messages.ts";
 import { Outgoing } from "./outgoing.ts";
 import { QUERY_BYTES_MAX, SimpleProtocol } from "./simple.ts";
@@ -56,11 +56,14 @@ export class Front implements MessageHandler {
       case FRONT.execute:
       case FRONT.close:
       case FRONT.copyFail:
+        if (total > SMALL_BYTES_MAX) throw new ProtocolError(`message ${String.fromCharCode(type)} of ${total} bytes`);
+        return total;
       case FRONT.sync:
       case FRONT.flush:
       case FRONT.copyDone:
       case FRONT.terminate:
-        if (total > SMALL_BYTES_MAX) throw new ProtocolError(`message ${String.fromCharCode(type)} of ${total} bytes`);
+        // An error in answer to a Flush would fit no request, and the server would wait for a Sync that nobody owes.
+        if (total > HEADER_BYTES) throw new ProtocolError(`message ${String.fromCharCode(type)} of ${total} bytes`);
         return total;
       default:
         throw new ProtocolError(`unknown message type 0x${type.toString(16)} from the client`);

@@ -161,6 +161,13 @@ describe("found by it", () => {
     },
   );
 
+  test.each(["flush", "sync", "copyDone", "terminate"] as const)("a %s that is not empty ends the session", (name) => {
+    const dialogue = new HostileDialogue();
+    dialogue.client(message(FRONT[name], Buffer.alloc(4)));
+    dialogue.settle();
+    expect(dialogue.ended).toBe(true);
+  });
+
   test("a fence that goes into the middle of a group leaves the client's unnamed portal alone", () => {
     const dialogue = new HostileDialogue();
     dialogue.client(Buffer.concat([parse("", "SET datestyle = 'ISO'"), bind("", "")]));
