@@ -4,6 +4,7 @@
  * Does NOT feed a side whose messages are held, as the relay does not.
  */
 import type { PermitState } from "../lease/permit.ts";
+import { KnownWriters } from "../sidecar/wire/bare.ts";
 import { fenceBytes, type SessionHost } from "../sidecar/wire/core.ts";
 import { Counters } from "../sidecar/wire/counters.ts";
 import { ProtocolError } from "../sidecar/wire/framer.ts";
@@ -64,7 +65,8 @@ export class HostileDialogue {
     const host: SessionHost = {
       toClient: {
         push: (bytes, start, end) => {
-          if (!deaf) this.heard.push(Buffer.from(bytes.subarray(start, end)));
+          // As a closed connection; what is still at hand of the server's is not told.
+          if (!deaf && !this.ended) this.heard.push(Buffer.from(bytes.subarray(start, end)));
         },
       },
       toServer: { push: (bytes, start, end) => this.server.receive(bytes.subarray(start, end)) },
@@ -79,7 +81,15 @@ export class HostileDialogue {
         this.ended = true;
       },
     };
-    this.session = new Session({ identity: IDENTITY, fence: FENCE, host, readOnlyDefault, standardStrings: true });
+    const writers = new KnownWriters();
+    this.session = new Session({
+      identity: IDENTITY,
+      fence: FENCE,
+      host,
+      readOnlyDefault,
+      standardStrings: true,
+      writers,
+    });
   }
 
   take(step: Step): void {

@@ -4,12 +4,13 @@
  * Does NOT guess from the client's side what the server does: every swallowed reply is matched with the request it
  * answers, and an answer that does not fit ends the session rather than reach the client.
  */
+import { BARE_BYTES_MAX } from "./bare.ts";
 import type { Core } from "./core.ts";
 import { encodingRefused, errorBytes } from "./errors.ts";
 import { Failures } from "./failures.ts";
 import { type Action, DROP, Framer, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
 import type { Front } from "./front.ts";
-import { BACK, cstringEnd } from "./messages.ts";
+import { BACK, cstringEnd, errorFields } from "./messages.ts";
 import * as reply from "./replies.ts";
 import { Settling } from "./settling.ts";
 import { isUnreadable } from "./startup.ts";
@@ -41,6 +42,7 @@ export class Back implements MessageHandler {
   }
 
   bytesNeeded(type: number, total: number): number {
+    if (this.#core.bare.phase === "asked" && comesFirst(type)) return total > BARE_BYTES_MAX ? 5 : total;
     switch (type) {
       case BACK.dataRow:
       case BACK.rowDescription:
@@ -60,6 +62,36 @@ export class Back implements MessageHandler {
   }
 
   message(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
+    if (this.#core.bare.phase === "asked") return this.#bareAnswer(type, bytes, start, end, total);
+    return this.#message(type, bytes, start, end, total);
+  }
+
+  /** While a bare request (bare.ts) may have to be sent again, the client hears nothing of it. */
+  #bareAnswer(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
+    const { bare } = this.#core;
+    const whole = end - start === total;
+    if (type === BACK.parameterStatus || type === BACK.notification) {
+      return this.#message(type, bytes, start, end, total);
+    }
+    if (type === BACK.error && whole && this.#failures.refusesBare(errorFields(bytes, start, end))) return DROP;
+    if (whole && comesFirst(type)) {
+      if (type === BACK.parseComplete) bare.parsed = true;
+      const action = this.#message(type, bytes, start, end, total);
+      if (action !== PASS || bare.hold(bytes, start, end)) return DROP;
+      this.#release();
+      return PASS;
+    }
+    this.#release();
+    return this.#message(type, bytes, start, end, total);
+  }
+
+  #release(): void {
+    const { bare } = this.#core;
+    bare.phase = "answered";
+    if (bare.answers.length > 0) this.#tell(bare.answers.bytes, 0, bare.answers.length);
+  }
+
+  #message(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
     const core = this.#core;
     switch (type) {
       case BACK.dataRow:
@@ -198,5 +230,20 @@ export class Back implements MessageHandler {
     core.ending = true;
     this.#tell(errorBytes(encodingRefused(encoding)));
     core.host.end();
+  }
+}
+
+/** What the server may answer before it has run anything of a request to its end. */
+function comesFirst(type: number): boolean {
+  switch (type) {
+    case BACK.parseComplete:
+    case BACK.bindComplete:
+    case BACK.parameterDescription:
+    case BACK.rowDescription:
+    case BACK.noData:
+    case BACK.notice:
+      return true;
+    default:
+      return false;
   }
 }

@@ -6,11 +6,12 @@
 import type { FenceIdentity } from "../../fence/database.ts";
 import { bracketSql, enterLockSql, enterSelectSql } from "../../fence/enter.ts";
 import type { PermitState } from "../../lease/permit.ts";
+import { Bare, type KnownWriters } from "./bare.ts";
 import type { Counters } from "./counters.ts";
 import type { WireError } from "./errors.ts";
 import type { Sink } from "./framer.ts";
 import { bind, closePortal, closeStatement, execute, IDLE, parse, sync } from "./messages.ts";
-import { Names } from "./names.ts";
+import { Names, OWN_NAME_PREFIX } from "./names.ts";
 import { ReplyQueue } from "./replies.ts";
 import type { Verdict } from "./verdict.ts";
 
@@ -77,9 +78,6 @@ export interface FenceBytes {
   readonly defaultReadOnly: ApartGroup;
 }
 
-/** Names of prepared statements and portals that begin so are the proxy's; a client's message that uses one is refused. */
-export const OWN_NAME_PREFIX = "_fencedjob_";
-
 /** `suffix`: random, so that SQL cannot replace the session's prepared statements without looking for their names. */
 export function fenceBytes(jobId: number, identity: FenceIdentity, suffix: string): FenceBytes {
   const [writableName = "", enterName = "", lockName = "", readOnlyName = "", apartName = ""] = [..."welra"].map(
@@ -131,6 +129,16 @@ export interface QueryInFlight {
 export const SELECT_PREPARED = 1;
 /** What entering in a block needs. Apart, as preparing the row lock counts as a query: no isolation level could follow. */
 export const LOCK_PREPARED = 2;
+
+export interface CoreOptions {
+  readonly identity: FenceIdentity;
+  readonly fence: FenceBytes;
+  readonly host: SessionHost;
+  /** The client asked for read-only transactions in its startup message. */
+  readonly readOnlyDefault: boolean;
+  /** Of the proxy. */
+  readonly writers: KnownWriters;
+}
 
 export class Core {
   readonly identity: FenceIdentity;
@@ -205,6 +213,7 @@ export class Core {
   /** Which of the proxy's statements are prepared in this session, as a sum of the constants above. */
   prepared = 0;
   readonly names = new Names();
+  readonly bare: Bare;
 
   standardStrings = true;
 
@@ -215,7 +224,8 @@ export class Core {
   /** The reason, kept for the client's next message. */
   epitaph: Buffer | undefined;
 
-  constructor(options: { identity: FenceIdentity; fence: FenceBytes; host: SessionHost; readOnlyDefault: boolean }) {
+  constructor(options: CoreOptions) {
+    this.bare = new Bare(options.writers);
     this.identity = options.identity;
     this.fence = options.fence;
     this.host = options.host;

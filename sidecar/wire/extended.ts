@@ -2,14 +2,17 @@
  * The extended protocol: the fence goes as messages of its own in front of the first one of a transaction, because
  * nothing may be a query before it. A group is what the client sends up to a Sync; nothing is ever put behind its end.
  */
-import { type Core, OWN_NAME_PREFIX } from "./core.ts";
+import { BARE_BYTES_MAX } from "./bare.ts";
+import type { Core } from "./core.ts";
 import { besideBracket, notSupported, reservedName, twoPhaseRefused, type WireError } from "./errors.ts";
 import { type Action, DROP, HOLD, PASS, ProtocolError } from "./framer.ts";
 import { needsBracket, takesSnapshot } from "./inject.ts";
 import { lexFirst } from "./lexer.ts";
 import { bind, copyFail, cstringEnd, execute, FAILED, FRONT, IDLE, IN_BLOCK, parse, sync } from "./messages.ts";
-import { isComparable } from "./names.ts";
+import { isComparable, usesOwnName } from "./names.ts";
 import type { Outgoing } from "./outgoing.ts";
+import { GroupShape } from "./readgroup.ts";
+import { readFingerprint } from "./reads.ts";
 import * as reply from "./replies.ts";
 import type { Statement } from "./statements.ts";
 
@@ -19,15 +22,20 @@ const REQUESTS_BEFORE_WAIT = 65_536;
 /** A text without a statement: needs no fence, changes nothing. */
 const EMPTY_STATEMENT: Statement = { kind: "session", offset: 0, ordinal: 0, words: "" };
 
+const SHAPE = new GroupShape();
+
 const REFUSE_STATEMENT = "_fencedjob_refuse";
 
 export class ExtendedProtocol {
   readonly #core: Core;
   readonly #out: Outgoing;
+  readonly #receivedEnd: () => number;
 
-  constructor(core: Core, out: Outgoing) {
+  /** `receivedEnd`: where what was received with the present message ends. */
+  constructor(core: Core, out: Outgoing, receivedEnd: () => number) {
     this.#core = core;
     this.#out = out;
+    this.#receivedEnd = receivedEnd;
   }
 
   request(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
@@ -39,11 +47,10 @@ export class ExtendedProtocol {
     }
     if (type === FRONT.close) return this.#close(bytes, start, end);
     const statement = this.#statementOf(type, bytes, start, end, total);
-    if (type === FRONT.parse && statement && needsBracket(statement) && !isComparable(bytes, start + 5, end)) {
-      // An Execute of it would be taken for one that stays in its transaction.
+    const unfit = statement && unfitReason(type, statement, bytes, start, end);
+    if (unfit) {
       this.#beginGroup();
-      const what = `${statement.words} prepared under a name that is not ASCII`;
-      return this.#refuseGroup(notSupported(what, "Give it an ASCII name, or none."));
+      return this.#refuseGroup(unfit);
     }
     // A doubtful name goes bare only as the first of all, when nothing in flight can have opened the read-only default.
     if (!core.inGroup && statement?.doubtful && core.replies.readies > 0) return this.#out.wait();
@@ -53,14 +60,11 @@ export class ExtendedProtocol {
       const action = this.#outsideBlocks();
       if (action !== PASS) return action;
     }
+    const bare = !blocked && statement === undefined && this.#goesBare(bytes, start);
     this.#beginGroup();
+    if (bare) core.bare.inGroup = true;
     if (blocked) return this.#refuseGroup(blocked);
-    if (statement?.kind === "twoPhase") return this.#refuseGroup(twoPhaseRefused(statement.words));
-    if (statement?.kind === "unseen") {
-      const what = "a statement whose first words lie behind 64 KiB of comment";
-      return this.#refuseGroup(notSupported(what, "Put the comment behind them."));
-    }
-    const fenced = statement === undefined || isFenced(statement, core.status !== IDLE);
+    const fenced = statement === undefined || isFenced(type, statement, core.status !== IDLE);
     if (fenced && core.bracket === "open") return this.#refuseGroup(besideBracket());
     this.#fence(fenced, statement);
     this.#enqueue(type, bytes, start, end, statement);
@@ -68,10 +72,31 @@ export class ExtendedProtocol {
   }
 
   #fence(fenced: boolean, statement: Statement | undefined): void {
-    const { entered, status, bracket } = this.#core;
-    if (entered || status === FAILED || bracket === "open") return;
+    const { entered, status, bracket, bare } = this.#core;
+    if (entered || status === FAILED || bracket === "open" || bare.inGroup) return;
     if (fenced) this.#out.enter();
     else if (statement && this.#isDoubtful(statement)) this.#out.guard();
+  }
+
+  /** A group of a read outside of a block goes as it is (bare.ts); so does one that only prepares, which writes nothing. */
+  #goesBare(bytes: Buffer, start: number): boolean {
+    const core = this.#core;
+    const { bare, status, inGroup, uncertain } = core;
+    if (inGroup || status !== IDLE || uncertain || bare.phase !== "none") return false;
+    const end = this.#receivedEnd();
+    if (!SHAPE.read(bytes, start, end)) return false;
+    if (!SHAPE.runs) return true;
+    if (!this.#out.mayGoBare || SHAPE.end < end || end - start > BARE_BYTES_MAX || bare.inTheWay) return false;
+    const { textStart, textEnd, nameStart, nameEnd } = SHAPE;
+    const parses = textStart !== -1;
+    const fingerprint = parses
+      ? readFingerprint(bytes, textStart, textEnd, core.standardStrings)
+      : bare.names.find(bytes, nameStart, nameEnd);
+    if (fingerprint === 0 || bare.writers.has(fingerprint)) return false;
+    bare.begin(fingerprint, bytes, start, end);
+    // What follows waits: if this one is to be sent again, it must not have overtaken it.
+    core.unpredictable = true;
+    return true;
   }
 
   /** It may be a plain one, in a transaction that can write. */
@@ -83,7 +108,8 @@ export class ExtendedProtocol {
 
   /** A group begins: whether what is in flight decides how it is to be sent. */
   #mustWait(): boolean {
-    const { replies, cancelling, unpredictable } = this.#core;
+    const { replies, cancelling, unpredictable, bare } = this.#core;
+    bare.waitedFor();
     return cancelling || (replies.readies > 0 && (unpredictable || replies.length > REQUESTS_BEFORE_WAIT));
   }
 
@@ -138,8 +164,11 @@ export class ExtendedProtocol {
     const core = this.#core;
     const at = start + 5;
     switch (type) {
-      case FRONT.parse:
-        return this.#noted(reply.PARSE, core.names.parse(bytes, at, cstringEnd(bytes, at, end), statement));
+      case FRONT.parse: {
+        const nameEnd = cstringEnd(bytes, at, end);
+        this.#noteRead(bytes, at, nameEnd, end, statement);
+        return this.#noted(reply.PARSE, core.names.parse(bytes, at, nameEnd, statement));
+      }
       case FRONT.bind:
         core.groupBinds = true;
         return this.#noted(reply.BIND, core.names.bind(bytes, at, cstringEnd(bytes, at, end), statement));
@@ -149,6 +178,19 @@ export class ExtendedProtocol {
         core.replies.push(reply.EXECUTE);
         this.#executes(statement);
     }
+  }
+
+  /** `end`: of what is at hand of the Parse; a text that goes on is none to be sure of. */
+  #noteRead(bytes: Buffer, at: number, nameEnd: number, end: number, statement: Statement | undefined): void {
+    const { names } = this.#core.bare;
+    const textEnd = cstringEnd(bytes, nameEnd + 1, end);
+    const whole = statement === undefined && textEnd < end;
+    names.note(
+      bytes,
+      at,
+      nameEnd,
+      whole ? readFingerprint(bytes, nameEnd + 1, textEnd, this.#core.standardStrings) : 0,
+    );
   }
 
   #noted(kind: number, noted: boolean): void {
@@ -181,7 +223,7 @@ export class ExtendedProtocol {
       core.commitInFlight = true;
     }
     if (statement === undefined) {
-      if (core.status === IDLE) core.groupCommits = true;
+      core.groupCommits ||= core.status === IDLE && !core.bare.inGroup;
       return;
     }
     if (statement.kind === "inBlock") return;
@@ -237,7 +279,7 @@ export class ExtendedProtocol {
     const core = this.#core;
     // The server ignores Sync while a simple query waits for COPY data; whether it does is not known before its answer.
     if (core.copyInSimple) return DROP;
-    if (core.replies.queries > 0) return this.#out.wait();
+    if (core.replies.queries > 0 || (!core.inGroup && core.bare.unheard)) return this.#out.wait();
     if (
       !core.dropping &&
       !core.discarding &&
@@ -251,6 +293,7 @@ export class ExtendedProtocol {
       else core.commitInFlight = true;
     }
     core.inGroup = false;
+    core.bare.inGroup = false;
     core.dropping = false;
     core.discarding = false;
     if (core.status === IDLE) {
@@ -309,30 +352,31 @@ export class ExtendedProtocol {
 }
 
 /** Whether a statement that is not plain must have entered; some only where there is a block that can hold the lock. */
-function isFenced(statement: Statement, inBlock: boolean): boolean {
+function isFenced(type: number, statement: Statement, inBlock: boolean): boolean {
+  // These take their snapshot when they run; what is only prepared in front of a BEGIN must not disturb that.
+  if (type === FRONT.parse && /^(DEALLOCATE|EXECUTE)/.test(statement.words)) return false;
   if (inBlock) return statement.kind === "inBlock" || needsBracket(statement) || takesSnapshot(statement);
   // DISCARD ALL cannot be in a transaction, and is one by itself.
   return takesSnapshot(statement) && !statement.words.startsWith("DISCARD");
 }
 
-/** Whether a name in the message begins as the proxy's own do. */
-function usesOwnName(type: number, bytes: Buffer, start: number, end: number): boolean {
-  const at = start + 5;
-  switch (type) {
-    case FRONT.bind:
-      return isOwnName(bytes, at, end) || isOwnName(bytes, cstringEnd(bytes, at, end) + 1, end);
-    case FRONT.close:
-    case FRONT.describe:
-      return isOwnName(bytes, at + 1, end);
-    default:
-      return isOwnName(bytes, at, end);
+/** Why it cannot be fenced, whoever owns the job. */
+function unfitReason(
+  type: number,
+  statement: Statement,
+  bytes: Buffer,
+  start: number,
+  end: number,
+): WireError | undefined {
+  if (statement.kind === "twoPhase") return twoPhaseRefused(statement.words);
+  if (statement.kind === "unseen") {
+    const what = "a statement whose first words lie behind 64 KiB of comment";
+    return notSupported(what, "Put the comment behind them.");
   }
-}
-
-function isOwnName(bytes: Buffer, at: number, end: number): boolean {
-  if (bytes[at] !== 0x5f) return false; // _
-  const stop = Math.min(end, at + OWN_NAME_PREFIX.length);
-  return bytes.toString("latin1", at, stop) === OWN_NAME_PREFIX;
+  if (type !== FRONT.parse || !needsBracket(statement) || isComparable(bytes, start + 5, end)) return undefined;
+  // An Execute of it would be taken for one that stays in its transaction.
+  const what = `${statement.words} prepared under a name that is not ASCII`;
+  return notSupported(what, "Give it an ASCII name, or none.");
 }
 
 /** End of the name at `at`; `more`: the message goes on behind the bytes at hand. */

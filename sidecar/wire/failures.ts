@@ -56,6 +56,7 @@ export class Failures {
     if (severity === "FATAL" || severity === "PANIC") return this.#fatal(bytes, start, end, fields);
     if (core.replies.head() & reply.APART) return this.#apartFails(fields);
     if (core.refusing && this.#isRefusal()) return this.#refused();
+    if (core.bare.phase === "answered") this.refusesBare(fields);
     const code = fields.get("C") ?? "";
     if (this.#fromEntering() && !NOT_ABOUT_OWNERSHIP.has(code)) {
       const verdict = this.#verdict;
@@ -72,6 +73,18 @@ export class Failures {
     if (!moved) return PASS;
     this.#tell(moved);
     return DROP;
+  }
+
+  /**
+   * A bare request wanted to write: true when it is to be sent again at the ReadyForQuery. To a client's own READ ONLY
+   * the refusal is the answer.
+   */
+  refusesBare(fields: ErrorFields): boolean {
+    const core = this.#core;
+    if (core.readOnlyDefault || fields.get("C") !== "25006" || !core.bare.refuse()) return false;
+    core.names.failed();
+    if (reply.kindOf(core.replies.head()) !== reply.QUERY) core.replies.dropUntilSync();
+    return true;
   }
 
   #apartFails(fields: ErrorFields): Action {

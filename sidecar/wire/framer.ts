@@ -54,10 +54,16 @@ export class Framer {
   #bytes: Buffer = EMPTY;
   #runStart = 0;
   #at = 0;
+  #end = 0;
 
   constructor(handler: MessageHandler, sink: Sink) {
     this.#handler = handler;
     this.#sink = sink;
+  }
+
+  /** Where the bytes end that were received with the message now decided on, in the same buffer. */
+  get receivedEnd(): number {
+    return this.#end;
   }
 
   get holding(): boolean {
@@ -106,6 +112,7 @@ export class Framer {
   #walk(bytes: Buffer, start: number, end: number): void {
     this.#bytes = bytes;
     this.#runStart = start;
+    this.#end = end;
     let at = start;
     while (at < end) {
       if (this.#streamLeft > 0) {
@@ -190,6 +197,7 @@ export class Framer {
     this.#bytes = message;
     this.#runStart = 0;
     this.#at = 0;
+    this.#end = length;
     const action = this.#handler.message(type, message, 0, length, total);
     if (action === HOLD) {
       this.#hold(Buffer.concat([message.subarray(0, length), bytes.subarray(at, end)]));

@@ -5,10 +5,10 @@
  * its transaction state and the client's idea of it stay one (the reply goes through `Back`).
  */
 import type { Core } from "./core.ts";
-import type { WireError } from "./errors.ts";
+import { errorBytes, type WireError } from "./errors.ts";
 import { ExtendedProtocol } from "./extended.ts";
 import { type Action, DROP, Framer, HEADER_BYTES, HOLD, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
-import { FRONT } from "./messages.ts";
+import { BACK, FRONT, IDLE, message, readyForQuery } from "./messages.ts";
 import { Outgoing } from "./outgoing.ts";
 import { QUERY_BYTES_MAX, SimpleProtocol } from "./simple.ts";
 
@@ -18,6 +18,11 @@ const PARSE_BYTES_SEEN = 64 * 1024;
 const BIND_BYTES_SEEN = 4 * 1024;
 /** Messages that are one name or nothing. */
 const SMALL_BYTES_MAX = 64 * 1024;
+
+const PARSE_COMPLETE = message(BACK.parseComplete, Buffer.alloc(0));
+
+/** As the server says it; between the two runs of a bare request it has nothing to cancel. */
+const CANCELLED: WireError = { severity: "ERROR", code: "57014", message: "canceling statement due to user request" };
 
 /** What a client may send while the server waits for COPY data. */
 const BELONGS_TO_COPY = new Set<number>([FRONT.copyData, FRONT.copyDone, FRONT.copyFail, FRONT.flush]);
@@ -38,7 +43,33 @@ export class Front implements MessageHandler {
     this.framer = new Framer(this, core.host.toServer);
     this.out = new Outgoing(core, () => this.framer.flush(), lost, end);
     this.#simple = new SimpleProtocol(core, this.out);
-    this.#extended = new ExtendedProtocol(core, this.out);
+    this.#extended = new ExtendedProtocol(core, this.out, () => this.framer.receivedEnd);
+  }
+
+  /** Sends a bare request again that PostgreSQL refused, fenced; nothing is in flight, and later messages wait. */
+  repeat(): void {
+    const core = this.#core;
+    const { bare, host } = core;
+    const { bytes, length } = bare.request;
+    if (bare.parsed) this.out.answer(PARSE_COMPLETE);
+    if (bare.cancelled) {
+      this.out.answer(errorBytes(CANCELLED));
+      this.out.answer(readyForQuery(IDLE));
+    } else {
+      for (let at = 0; at < length; ) {
+        const total = 1 + bytes.readUInt32BE(at + 1);
+        const type = bytes[at] as number;
+        // Its statement is there: a Parse is not undone by an error.
+        if (!bare.parsed || type !== FRONT.parse) {
+          host.counters.add("messages", -1);
+          const action = this.message(type, bytes, at, at + total, total);
+          if (action === HOLD) break; // ownership has ended, and the client is told so
+          if (action === PASS) this.out.push(bytes.subarray(at, at + total));
+        }
+        at += total;
+      }
+    }
+    bare.phase = "none";
   }
 
   bytesNeeded(type: number, total: number): number {
@@ -85,6 +116,7 @@ export class Front implements MessageHandler {
       case FRONT.flush:
         return PASS;
       case FRONT.terminate:
+        if (core.bare.unheard && !core.ending) return this.out.wait();
         core.terminated = true;
         return PASS;
       case FRONT.copyDone:

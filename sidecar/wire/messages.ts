@@ -36,6 +36,7 @@ export const BACK = {
   rowDescription: 0x54, // T
   copyBoth: 0x57, // W
   ready: 0x5a, // Z
+  parameterDescription: 0x74, // t
   noData: 0x6e, // n
   portalSuspended: 0x73, // s
   negotiateVersion: 0x76, // v

@@ -9,8 +9,11 @@
  */
 
 import { ProtocolError } from "./framer.ts";
-import { cstringEnd } from "./messages.ts";
+import { cstringEnd, FRONT } from "./messages.ts";
 import type { Statement } from "./statements.ts";
+
+/** Names of prepared statements and portals that begin so are the proxy's; a client's message that uses one is refused. */
+export const OWN_NAME_PREFIX = "_fencedjob_";
 
 /** PostgreSQL cuts names to this (NAMEDATALEN - 1). */
 const NAME_BYTES_MAX = 63;
@@ -106,4 +109,24 @@ export function isComparable(bytes: Buffer, start: number, end: number): boolean
   const stop = Math.min(end, start + NAME_BYTES_MAX);
   for (let at = start; at < stop && bytes[at] !== 0; at++) if ((bytes[at] as number) >= 0x80) return false;
   return true;
+}
+
+/** Whether a name in the message begins as the proxy's own do. */
+export function usesOwnName(type: number, bytes: Buffer, start: number, end: number): boolean {
+  const at = start + 5;
+  switch (type) {
+    case FRONT.bind:
+      return isOwnName(bytes, at, end) || isOwnName(bytes, cstringEnd(bytes, at, end) + 1, end);
+    case FRONT.close:
+    case FRONT.describe:
+      return isOwnName(bytes, at + 1, end);
+    default:
+      return isOwnName(bytes, at, end);
+  }
+}
+
+function isOwnName(bytes: Buffer, at: number, end: number): boolean {
+  if (bytes[at] !== 0x5f) return false; // _
+  const stop = Math.min(end, at + OWN_NAME_PREFIX.length);
+  return bytes.toString("latin1", at, stop) === OWN_NAME_PREFIX;
 }

@@ -50,6 +50,13 @@ export class Outgoing {
     return unconfirmedError(core.identity, core.host.permitEndedMsAgo());
   }
 
+  /** Whether a request that only reads may go without the fence (bare.ts). */
+  get mayGoBare(): boolean {
+    const { status, inGroup, replies, bracket, bracketStuck, seatBeltOpen, bare } = this.#core;
+    if (status !== IDLE || inGroup || replies.length > 0 || bare.phase !== "none") return false;
+    return bracket === "none" && !bracketStuck && !seatBeltOpen;
+  }
+
   refusalText(error: WireError): string {
     this.#core.refusing = error;
     const code = isFenceCode(error.code) ? error.code : "LF020";

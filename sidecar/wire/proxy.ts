@@ -13,6 +13,7 @@ import type { Permit } from "../../lease/permit.ts";
 import type { Clock } from "../../platform/clock.ts";
 import type { Logger } from "../../platform/log.ts";
 import type { Random } from "../../platform/random.ts";
+import { KnownWriters } from "./bare.ts";
 import { CancelKeys, type CancelTarget, sendCancel } from "./cancel.ts";
 import { Channel } from "./channel.ts";
 import { fenceBytes } from "./core.ts";
@@ -98,6 +99,7 @@ class Listener implements RunningProxy {
   readonly #openings = new Set<AbortController>();
   readonly #clients = new Set<Client>();
   readonly #keys = new CancelKeys();
+  readonly #writers = new KnownWriters();
   #closed = false;
   #lostAtMs: number | undefined;
 
@@ -302,6 +304,7 @@ class Listener implements RunningProxy {
     const key = random.bytes(plan.keyBytes);
     const relay = new Relay({
       ...this.#config,
+      writers: this.#writers,
       counters: this.counters,
       client: channel,
       server: upstream.channel,

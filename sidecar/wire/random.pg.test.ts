@@ -14,6 +14,13 @@ const STATEMENTS = [
   "INSERT INTO t (note) SELECT 'b' FROM generate_series(1, 3)",
   "UPDATE t SET note = note || 'x' WHERE id % 2 = 0",
   "SELECT count(*), max(id) FROM t",
+  // Reads, and what looks like one and writes (bare.ts); it is new to the proxy now and then.
+  "SELECT id, note FROM t ORDER BY id",
+  "VALUES (1), (2)",
+  "SELECT n FROM adds",
+  "SELECT n AS a FROM adds",
+  "SELECT n AS b FROM adds WHERE n > 0",
+  "SELECT n / 0 FROM adds",
   "SELECT 1/0",
   "SELECT 'ä', nosuch FROM t",
   "SELECT 1 SELECT",
@@ -128,6 +135,9 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
       await setup.query("CREATE TABLE plain (id int, note text)");
       await setup.query(
         "CREATE PROCEDURE twice() LANGUAGE plpgsql AS $$ BEGIN INSERT INTO t (note) VALUES ('p'); COMMIT; INSERT INTO t (note) VALUES ('q'); END $$",
+      );
+      await setup.query(
+        "CREATE FUNCTION add() RETURNS int LANGUAGE sql AS $$ INSERT INTO t (note) VALUES ('v') RETURNING id $$; CREATE VIEW adds AS SELECT add() AS n; GRANT SELECT ON adds TO invoice_app",
       );
       await setup.query("ALTER TABLE t OWNER TO invoice_app; ALTER TABLE plain OWNER TO invoice_app");
     }

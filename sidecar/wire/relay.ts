@@ -2,6 +2,7 @@
 import type { FenceIdentity } from "../../fence/database.ts";
 import type { Permit } from "../../lease/permit.ts";
 import type { Clock } from "../../platform/clock.ts";
+import type { KnownWriters } from "./bare.ts";
 import type { Channel } from "./channel.ts";
 import type { FenceBytes, SessionHost } from "./core.ts";
 import type { Counters } from "./counters.ts";
@@ -21,6 +22,7 @@ export interface RelayOptions {
   readonly verdict: VerdictReader;
   readonly readOnlyDefault: boolean;
   readonly standardStrings: boolean;
+  readonly writers: KnownWriters;
   readonly onClosed: () => void;
 }
 
@@ -111,7 +113,7 @@ export class Relay {
     if (this.#session.serverHeld || client.behind) server.pause();
     else server.resume();
     // Messages that waited when the client left are the client's will still.
-    if (this.#clientEnded && !this.#session.clientHeld) server.end();
+    if (this.#clientEnded && !this.#session.clientUnserved) server.end();
   }
 
   #onClientEnd(): void {

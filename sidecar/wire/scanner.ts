@@ -25,11 +25,11 @@ const SEMICOLON = 0x3b;
 const OPEN = 0x28;
 const CLOSE = 0x29;
 
-const isSpace = (c: number): boolean => c === 0x20 || (c >= 0x09 && c <= 0x0d);
-const isDigit = (c: number): boolean => c >= 0x30 && c <= 0x39;
-const isNameStart = (c: number): boolean =>
+export const isSpace = (c: number): boolean => c === 0x20 || (c >= 0x09 && c <= 0x0d);
+export const isDigit = (c: number): boolean => c >= 0x30 && c <= 0x39;
+export const isNameStart = (c: number): boolean =>
   (c >= 0x61 && c <= 0x7a) || (c >= 0x41 && c <= 0x5a) || c === 0x5f || c >= 0x80;
-const isNamePart = (c: number): boolean => isNameStart(c) || isDigit(c) || c === DOLLAR;
+export const isNamePart = (c: number): boolean => isNameStart(c) || isDigit(c) || c === DOLLAR;
 
 export class Scanner {
   readonly #bytes: Buffer;

@@ -2,138 +2,22 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { bracketSql } from "../../fence/enter.ts";
-import type { PermitState } from "../../lease/permit.ts";
-import { fenceBytes, type SessionHost } from "./core.ts";
-import { Counters } from "./counters.ts";
-import { ProtocolError } from "./framer.ts";
 import {
-  BACK,
-  bind,
-  cstring,
-  errorFields,
-  errorMessage,
-  execute,
-  FRONT,
-  message,
-  parse,
-  query,
-  readyForQuery,
-  sync,
-} from "./messages.ts";
-import { Session } from "./session.ts";
+  answers,
+  apart,
+  apartAnswers,
+  complete,
+  entered,
+  error,
+  IDENTITY,
+  PREFIX,
+  READ_ONLY_DEFAULT,
+  Setup,
+  SUPERSEDED,
+} from "../../testing/wiresetup.ts";
+import { ProtocolError } from "./framer.ts";
+import { BACK, bind, cstring, execute, FRONT, message, parse, query, readyForQuery, sync } from "./messages.ts";
 import type { Verdict } from "./verdict.ts";
-
-const IDENTITY = { fenceName: "billing/run", generation: 7, holder: "uid-7", holderName: "run-7" };
-const SUPERSEDED: Verdict = {
-  kind: "superseded",
-  generation: 8,
-  holderName: "run-8",
-  raisedAt: "2026-11-29T13:02:11.000Z",
-};
-const PREFIX = "SET TRANSACTION READ WRITE;LOCK TABLE fence.gate_1_7 IN ROW SHARE MODE;";
-
-const complete = (tag: string): Buffer => message(BACK.commandComplete, cstring(tag));
-const error = (severity: string, code: string): Buffer =>
-  errorMessage(
-    BACK.error,
-    new Map([
-      ["S", severity],
-      ["V", severity],
-      ["C", code],
-      ["M", "said by the server"],
-    ]),
-  );
-const entered = [complete("SET"), complete("LOCK TABLE")];
-const answers = (letters: string): Buffer[] =>
-  [...letters].map((letter) => message(letter.charCodeAt(0), Buffer.alloc(0)));
-const READ_ONLY_DEFAULT = "SET default_transaction_read_only=on";
-/** What `sent` shows of a group of the proxy's own, and how the server answers it. */
-const apart = (...statements: readonly string[]): string[] => [
-  ...statements.flatMap((sql) => ["C", `P ${sql}`, "B", "E", "C"]),
-  "S",
-];
-const apartAnswers = (...tags: readonly string[]): Buffer[] => [
-  ...tags.flatMap((tag) => [...answers("312"), complete(tag), ...answers("3")]),
-  readyForQuery(0x49),
-];
-
-class Setup {
-  readonly toClient: Buffer[] = [];
-  readonly toServer: Buffer[] = [];
-  readonly counters = new Counters();
-  permit: PermitState = "valid";
-  ended = false;
-  serverClosed = false;
-  #verdicts: ((verdict: Verdict) => void)[] = [];
-  readonly session: Session;
-
-  constructor() {
-    const sink = (to: Buffer[]): SessionHost["toClient"] => ({
-      push: (bytes, start, end) => to.push(Buffer.from(bytes.subarray(start, end))),
-    });
-    this.session = new Session({
-      identity: IDENTITY,
-      fence: fenceBytes(1, IDENTITY, "x"),
-      readOnlyDefault: false,
-      standardStrings: true,
-      host: {
-        toClient: sink(this.toClient),
-        toServer: sink(this.toServer),
-        counters: this.counters,
-        permit: () => this.permit,
-        permitEndedMsAgo: () => 9_200,
-        verdict: (_ended, done) => this.#verdicts.push(done),
-        closeServer: () => {
-          this.serverClosed = true;
-        },
-        end: () => {
-          this.ended = true;
-        },
-      },
-    });
-  }
-
-  client(...parts: Buffer[]): this {
-    const bytes = Buffer.concat(parts);
-    this.session.fromClient(bytes, 0, bytes.length);
-    return this;
-  }
-  server(...parts: Buffer[]): this {
-    const bytes = Buffer.concat(parts);
-    this.session.fromServer(bytes, 0, bytes.length);
-    return this;
-  }
-  judge(verdict: Verdict): this {
-    for (const done of this.#verdicts.splice(0)) done(verdict);
-    return this;
-  }
-  /** What came to the client, as letters; errors with their code. */
-  heard(): string[] {
-    return split(Buffer.concat(this.toClient.splice(0))).map((bytes) => {
-      const letter = String.fromCharCode(bytes[0] as number);
-      return letter === "E" ? `E ${errorFields(bytes, 0, bytes.length).get("C")}` : letter;
-    });
-  }
-  /** What came to the server: the text of queries, the letters of the rest, with the text behind a Parse of a group apart. */
-  sent(): string[] {
-    return split(Buffer.concat(this.toServer.splice(0))).map((bytes) => {
-      const letter = String.fromCharCode(bytes[0] as number);
-      if (letter === "Q") return bytes.toString("utf8", 5, bytes.length - 1);
-      const [name = "", sql] = bytes.toString("utf8", 5).split("\0");
-      return letter === "P" && name.startsWith("_fencedjob_a_") ? `P ${sql}` : letter;
-    });
-  }
-}
-
-function split(bytes: Buffer): Buffer[] {
-  const messages: Buffer[] = [];
-  for (let at = 0; at < bytes.length; ) {
-    const end = at + 1 + bytes.readUInt32BE(at + 1);
-    messages.push(bytes.subarray(at, end));
-    at = end;
-  }
-  return messages;
-}
 
 /** In a block that has entered. */
 function inBlock(): Setup {
@@ -216,6 +100,14 @@ describe("Session", () => {
     setup.session.serverClosed();
     setup.judge(SUPERSEDED);
     expect(setup.heard()).toEqual(["E 08007"]);
+  });
+
+  test("INV-10: … and a pooler's word about a server that is gone is not the server's last", () => {
+    for (const verdict of [SUPERSEDED, { kind: "ours" } as const]) {
+      const setup = new Setup().client(query("INSERT"));
+      setup.server(complete("SET"), error("FATAL", "08P01")).judge(verdict);
+      expect(setup.heard()).toEqual(["E 08007"]);
+    }
   });
 
   test("a session idle in a block gets the reason at its next message, not before", () => {

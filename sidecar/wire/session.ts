@@ -5,21 +5,15 @@
  * that everything it sends has entered a gate, and that the client is told the truth about the end (INV-10).
  */
 
-import type { FenceIdentity } from "../../fence/database.ts";
 import { Back } from "./back.ts";
-import { Core, type FenceBytes, type SessionHost } from "./core.ts";
+import { Core, type CoreOptions } from "./core.ts";
 import { connectionLost, errorBytes, lostError, unknownOutcome } from "./errors.ts";
 import { Front } from "./front.ts";
 import { FRONT, IDLE } from "./messages.ts";
 import * as reply from "./replies.ts";
 import { isLoss, type Verdict } from "./verdict.ts";
 
-export interface SessionOptions {
-  readonly identity: FenceIdentity;
-  readonly fence: FenceBytes;
-  readonly host: SessionHost;
-  /** The client asked for read-only transactions in its startup message. */
-  readonly readOnlyDefault: boolean;
+export interface SessionOptions extends CoreOptions {
   readonly standardStrings: boolean;
 }
 
@@ -57,6 +51,11 @@ export class Session {
     return this.#front.framer.holding;
   }
 
+  /** The client, even if it has gone, has sent what the server has still to be sent. */
+  get clientUnserved(): boolean {
+    return this.clientHeld || this.#core.bare.unheard;
+  }
+
   /** The server's messages wait: stop reading it. */
   get serverHeld(): boolean {
     return this.#back.framer.holding;
@@ -89,6 +88,7 @@ export class Session {
   /** A cancel request is being delivered: what the client sends next waits until it can hit nothing but its target. */
   setCancelling(cancelling: boolean): void {
     this.#core.cancelling = cancelling;
+    if (cancelling) this.#core.bare.cancelled = true;
     if (!cancelling) this.#front.framer.resume();
   }
 

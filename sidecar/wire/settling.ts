@@ -46,6 +46,8 @@ export class Settling {
       core.copyInSimple = false;
     }
     if (kind === reply.FUNCTION) core.entersFunction = false;
+    if (core.bare.phase === "refused") return this.#repeats();
+    core.bare.phase = "none";
     const action = (head & reply.OWN) !== 0 ? DROP : PASS;
     if (core.replies.readies > 0) return action;
     if (core.bracket === "opening") this.#bracketAnswered();
@@ -54,6 +56,14 @@ export class Settling {
     if (action === PASS) this.#tell(bytes, start, end);
     else this.#framer.flush();
     this.#front.framer.resume();
+    return DROP;
+  }
+
+  /** The client hears only of the second run. */
+  #repeats(): Action {
+    this.#core.unpredictable = false;
+    this.#framer.flush();
+    if (!this.#core.ending) this.#front.repeat();
     return DROP;
   }
 

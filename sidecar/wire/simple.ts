@@ -2,6 +2,7 @@
  * Simple queries: the fence goes into their text, so that text and fence are one message, one transaction and one
  * answer. Mixing it from the extended protocol would lose commits on PostgreSQL 18.
  */
+import { BARE_BYTES_MAX } from "./bare.ts";
 import type { Core } from "./core.ts";
 import { notSupported, twoPhaseRefused, type WireError } from "./errors.ts";
 import { type Action, DROP, HOLD, PASS } from "./framer.ts";
@@ -9,6 +10,7 @@ import { type Injection, planQuery } from "./inject.ts";
 import { type Lexed, lex, TooManyStatements } from "./lexer.ts";
 import { FRONT, IDLE, IN_BLOCK, query, readyForQuery } from "./messages.ts";
 import type { Outgoing } from "./outgoing.ts";
+import { readFingerprint } from "./reads.ts";
 import * as reply from "./replies.ts";
 
 /** Text of one simple query; larger goes as parameters or COPY. It is read as a whole to find its transactions. */
@@ -39,6 +41,7 @@ export class SimpleProtocol {
       const what = "a simple query with a backslash or non-ASCII characters inside an unfinished extended group";
       return this.#out.fatal(notSupported(what, "Send Sync first."));
     }
+    if (this.#goesBare(bytes, start, end, total)) return PASS;
     const text = this.#lex(bytes, start + 5, end - 1);
     if (!text) return this.#refuseQuery(notSupported("so many statements in one message", "Send it in pieces."));
     const first = text.statements[0];
@@ -63,6 +66,22 @@ export class SimpleProtocol {
     }
     this.#sendRewritten(bytes, start, end, plan.injections);
     return DROP;
+  }
+
+  /** A read outside of a block goes as it is (bare.ts). */
+  #goesBare(bytes: Buffer, start: number, end: number, total: number): boolean {
+    const core = this.#core;
+    if (!this.#out.mayGoBare || total > BARE_BYTES_MAX) return false;
+    const fingerprint = readFingerprint(bytes, start + 5, end - 1, core.standardStrings);
+    if (fingerprint === 0 || core.bare.writers.has(fingerprint)) return false;
+    if (this.#out.blocked(undefined, false)) return false;
+    core.bare.begin(fingerprint, bytes, start, end);
+    core.readOnly = core.readOnlyDefault;
+    core.unpredictable = true;
+    core.copyEndsAhead = 0;
+    core.query = undefined;
+    core.replies.push(reply.QUERY);
+    return true;
   }
 
   #bracketQuery(bytes: Buffer, start: number, end: number): Action {

@@ -79,6 +79,17 @@ const ATTEMPTS: Record<string, [written: number, attempt: Attempt]> = {
   "CALL in a block": [0, ["BEGIN", "CALL twice()", "COMMIT"]],
   "a writing CTE": [1, [`WITH x AS (${INSERT} RETURNING 1) SELECT * FROM x`]],
   "a SELECT of a writing function": [1, ["SELECT writes()"]],
+  "a view that calls a writing function": [2, ["SELECT * FROM hidden", "SELECT * FROM hidden"]],
+  "a view that calls a writing function, behind an opened default": [
+    1,
+    ["SELECT set_config('default_transaction_read_only', 'off', false)", "SELECT * FROM hidden WHERE true"],
+  ],
+  "a view that calls a writing function, pipelined behind an opened default": [
+    1,
+    [["SELECT set_config('default_transaction_read_only', 'off', false)", "SELECT * FROM hidden WHERE NOT false"]],
+  ],
+  "an operator that calls a writing function": [1, ["SELECT 1 ~~~> 2"]],
+  "a view whose function opens the transaction for its own write": [0, ["SELECT * FROM opening"]],
   "EXECUTE of a prepared INSERT": [1, [`PREPARE p AS ${INSERT}`, "EXECUTE p"]],
   "EXPLAIN ANALYZE of an INSERT": [1, [`EXPLAIN ANALYZE ${INSERT}`]],
   "a cursor WITH HOLD over a writing function": [1, ["DECLARE c CURSOR WITH HOLD FOR SELECT writes()", "CLOSE c"]],
@@ -107,8 +118,17 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
       ${judgedTableSql("invoice_app")}
       CREATE TABLE one AS SELECT 1 AS i;
       CREATE FUNCTION writes() RETURNS void LANGUAGE sql AS 'INSERT INTO w VALUES (''f'')';
+      CREATE VIEW hidden AS SELECT writes() IS NULL AS n;
+      CREATE FUNCTION opens() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        BEGIN PERFORM set_config('transaction_read_only', 'off', true); EXCEPTION WHEN OTHERS THEN RAISE NOTICE 'refused'; END;
+        BEGIN PERFORM set_config('default_transaction_read_only', 'off', true); EXCEPTION WHEN OTHERS THEN RAISE NOTICE 'refused'; END;
+        BEGIN ${INSERT}; EXCEPTION WHEN OTHERS THEN RAISE NOTICE 'refused'; END;
+      END $$;
+      CREATE VIEW opening AS SELECT opens() IS NULL AS n;
+      CREATE FUNCTION compares(int, int) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN ${INSERT}; RETURN true; END $$;
+      CREATE OPERATOR ~~~> (FUNCTION = compares, LEFTARG = int, RIGHTARG = int);
       CREATE PROCEDURE twice() LANGUAGE plpgsql AS $$ BEGIN ${INSERT}; COMMIT; ${INSERT}; END $$;
-      GRANT ALL ON one TO invoice_app`);
+      GRANT ALL ON one, hidden, opening TO invoice_app`);
   });
   afterAll(async () => {
     for (const proxy of proxies) await proxy.stop();
