@@ -51,11 +51,17 @@ export function registerDb(program: Command): void {
   command("role", "make the login role of a fenced application (as an administrator)")
     .requiredOption("--name <role>", "name of the role")
     .addOption(new Option("--password <password>", "password to set").env("FENCEDJOB_ROLE_PASSWORD"))
+    .option(
+      "--read-only-default",
+      "its transactions are read-only unless they say otherwise: for a pooler in session mode",
+      false,
+    )
     .action(
-      refusable(async (options: { databaseUrl: string; name: string; password?: string }) => {
-        const { name, password } = options;
+      refusable(async (options: RoleCommand) => {
+        const { name, password, readOnlyDefault } = options;
         const { created } = await makeRole(addressFromUrl(options.databaseUrl), {
           name,
+          readOnlyDefault,
           ...(password === undefined ? {} : { password }),
         });
         say(
@@ -130,6 +136,13 @@ async function status(address: DatabaseAddress, job: string | undefined): Promis
   );
   const same = row.incarnation === row.presentIncarnation;
   say(`history     ${row.presentIncarnation}${same ? "" : `; the fence was raised in ${row.incarnation} (LF003)`}`);
+}
+
+interface RoleCommand {
+  readonly databaseUrl: string;
+  readonly name: string;
+  readonly password?: string;
+  readonly readOnlyDefault: boolean;
 }
 
 interface RaiseCommand {

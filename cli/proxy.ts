@@ -10,12 +10,15 @@ import { systemClock } from "../platform/clock.ts";
 import { systemRandom } from "../platform/random.ts";
 import type { ListenAddress } from "../sidecar/wire/listen.ts";
 import type { ServerCertificate } from "../sidecar/wire/opening.ts";
+import { probeSession } from "../sidecar/wire/probe.ts";
 import { type RunningProxy, startProxy } from "../sidecar/wire/proxy.ts";
 import { fenceVerdict, isLoss, sayVerdict, type Verdict } from "../sidecar/wire/verdict.ts";
 import { processLogger, untilTerminated } from "./process.ts";
 
 /** Exit code when another generation owns the job, at the start or later. */
 const FENCED_OUT = 3;
+/** Exit code when the application's sessions would not be admitted. */
+const REFUSED = 1;
 const FENCE_READ_MS = 2_000;
 /** Fenced out, it stays this long at most, so that clients still get the reason as their answer. */
 const LINGER_MS = 10_000;
@@ -85,6 +88,15 @@ async function runProxy(options: ProxyCommand): Promise<number> {
     clock: systemClock,
     signal,
   });
+  const refused = await probeSession(address, raised.jobId, identity, {
+    clock: systemClock,
+    random: systemRandom,
+    signal,
+  });
+  if (refused) {
+    for (const line of [refused.message, `  ${refused.hint}`]) say(line);
+    return REFUSED;
+  }
   const permit = new Permit();
   permit.extend(WITHOUT_END_MS);
   permit.open();

@@ -57,8 +57,8 @@ export const FENCE_CODES = {
   LF014: {
     severity: "FATAL",
     final: false,
-    meaning: "A pooler in transaction mode is in between: a session is not one session of the server.",
-    hint: "Give the address of the server itself, or of a pooler in session mode.",
+    meaning: "A pooler in between does not give each session one of the server, or drops the read-only default.",
+    hint: "Give the address of the server itself, or of a pooler in session mode as docs/connecting.md describes it.",
   },
   LF015: {
     severity: "FATAL",

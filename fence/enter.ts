@@ -59,13 +59,14 @@ export interface SessionStartStep {
 
 /**
  * What a new server session runs, in this order, before its client sees the first ReadyForQuery. It was opened with
- * `default_transaction_read_only=on` as the last startup parameter.
+ * `default_transaction_read_only=on` as the last startup parameter; behind a pooler that drops it, the role must have it.
  */
 export function sessionStartSteps(jobId: number, identity: FenceIdentity): readonly SessionStartStep[] {
   const owner = ownerArguments(jobId, identity);
   return [
-    // The read-only default must be the session's startup value, so that no RESET can lose it; the next step looks.
-    { sql: "RESET ALL", expect: "success", onUnexpected: "LF014" },
+    // The read-only default must be what every RESET comes back to; the next step looks. Only this one: a pooler sets what
+    // its client asked for (application_name, DateStyle …) behind the start of the server session.
+    { sql: "RESET default_transaction_read_only", expect: "success", onUnexpected: "LF014" },
     { sql: "SELECT fence.begin_session()", expect: "success", onUnexpected: "LF011" },
     {
       // The first check only gives a better message than the gate's bare 42501; the one after the lock is the safe one.

@@ -15,6 +15,8 @@ export interface RoleOptions {
   readonly name: string;
   /** Absent: the password is left as it is (none for a new role). */
   readonly password?: string;
+  /** Its transactions in this database are read-only unless they say otherwise: for a pooler, which cannot be told. */
+  readonly readOnlyDefault?: boolean;
   readonly clock?: Clock;
   readonly random?: Random;
   readonly signal?: AbortSignal;
@@ -44,7 +46,11 @@ export async function makeRole(address: DatabaseAddress, options: RoleOptions): 
     }
     await client.query(`GRANT fence_sidecar TO ${role}`);
     const database = await client.query("SELECT current_database() AS name");
-    await client.query(`GRANT CONNECT ON DATABASE ${quoteIdentifier(database.rows[0].name)} TO ${role}`);
+    const inDatabase = `DATABASE ${quoteIdentifier(database.rows[0].name)}`;
+    await client.query(`GRANT CONNECT ON ${inDatabase} TO ${role}`);
+    if (options.readOnlyDefault) {
+      await client.query(`ALTER ROLE ${role} IN ${inDatabase} SET default_transaction_read_only = on`);
+    }
     await letTakeoverEndSessions(client, options.name);
     await refuseUnfenceable(client, options.name);
     await client.query("COMMIT");

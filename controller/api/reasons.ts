@@ -44,7 +44,8 @@ export const REASONS = {
   SchemaMissing: "The fence schema is not installed, or of a version that this sidecar does not know.",
   MissingRights: "The database user lacks rights on the fence schema.",
   RoleNotFenceable: "The database user ignores privileges (superuser …): a fence could not refuse it.",
-  PoolerInBetween: "A pooler in transaction mode is between sidecar and server; give the address of the server itself.",
+  PoolerInBetween:
+    "A pooler between sidecar and server is in transaction mode, or drops the read-only default; the message names the remedy.",
   RaiseBlocked: "Somebody who did not come through the proxy holds a lock that the raise needs; the message names who.",
   PortTaken: "Another container of the pod listens on the database's port; choose another port in spec.databases.",
   RaiseFailed: "The raise failed for another reason, see the message.",

@@ -13,8 +13,10 @@ BEGIN
   END IF;
   IF current_setting('default_transaction_read_only') <> 'on' THEN
     PERFORM fence.refuse('LF014', 'the session did not keep its read-only default',
-      'default_transaction_read_only was asked for at the connection''s start and is off after RESET ALL.',
-      'A pooler in between drops startup parameters: give the address of the server itself, or of a pooler in session mode.');
+      'default_transaction_read_only was asked for at the connection''s start, and RESET comes back to off.',
+      format('A pooler in between drops startup parameters. Give the address of the server itself; or, for a pooler in session mode,'
+        ' let the role have it by itself: ALTER ROLE %I IN DATABASE %I SET default_transaction_read_only = on',
+        session_user, current_database()));
   END IF;
   PERFORM set_config('fence.session_pid', pg_backend_pid()::text, false);
 END $$;

@@ -69,7 +69,8 @@ export async function sendCancel(address: DatabaseAddress, session: Cancellable,
       late.signal.addEventListener("abort", () => socket.destroy(), { once: true });
       socket.once("close", () => resolve());
       socket.resume();
-      socket.end(cancelRequest(session.pid, session.key));
+      // Not ended by us: PgBouncer would take that for a client that has changed its mind.
+      socket.write(cancelRequest(session.pid, session.key));
     });
   } catch {
     // As with a server that cannot be reached: the cancel is lost, and cancels are never acknowledged.

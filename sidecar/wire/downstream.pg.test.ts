@@ -237,6 +237,19 @@ describe("who only begins", () => {
     expect(await rest(socket)).toMatch(/28000.*no PostgreSQL user name specified/);
   });
 
+  test("does not hold up the end", async () => {
+    // The proxy's own bound never comes.
+    const never = {
+      ...systemClock,
+      after: (ms: number, fn: () => void) => systemClock.after(ms < 10_000 ? ms : 1e9, fn),
+    };
+    const { port, proxy } = await aProxy({ clock: never });
+    const socket = await connected(port);
+    await expect.poll(() => proxy.connections).toBe(1);
+    await proxy.close();
+    expect(await rest(socket)).toBe("");
+  });
+
   test.each(["nothing", "a byte now and then", "a TLS handshake that does not end"])(
     "with %s, is cut off in time",
     async (what) => {

@@ -66,7 +66,7 @@ class Connection {
       }
       this.#received = this.#received.subarray(first.bytes);
       const { socket } = this;
-      if (first.kind === "startup") return { ...first, socket, behind: this.#rest() };
+      if (first.kind === "startup") return { ...first, socket, behind: this.#received };
       if (first.kind === "cancel") return { ...first, socket };
       if (first.kind === "ssl" && context) await this.#agreeToTls(context);
       else socket.write("N");
@@ -75,19 +75,13 @@ class Connection {
 
   async #agreeToTls(context: SecureContext): Promise<void> {
     // Whoever stands in between could have put it there, to pass for a part of the encrypted conversation.
-    if (this.#rest().length > 0) throw new ProtocolError("unencrypted data came behind the request for SSL");
+    if (this.#received.length > 0) throw new ProtocolError("unencrypted data came behind the request for SSL");
     this.socket.write("S");
     await this.#beginTls(context);
   }
 
   get alpn(): string | false | null {
     return this.socket instanceof TLSSocket ? this.socket.alpnProtocol : null;
-  }
-
-  /** All that came behind the message that was read. The stream is left empty, as a channel may read below it. */
-  #rest(): Buffer {
-    const more: Buffer | null = this.socket.read();
-    return more ? Buffer.concat([this.#received, more]) : Buffer.from(this.#received);
   }
 
   async #beginTls(secureContext: SecureContext): Promise<void> {
@@ -101,6 +95,7 @@ class Connection {
     await this.#until("secure", () => true);
   }
 
+  /** Takes all that there is: a channel may read below the stream, and only promises lie between here and there. */
   async #more(): Promise<void> {
     const chunk = await this.#until("readable", (): Buffer | undefined => this.socket.read() ?? undefined);
     this.#received = Buffer.concat([this.#received, chunk]);

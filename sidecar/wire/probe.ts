@@ -1,14 +1,16 @@
 /**
- * Opens one session as the application's will be opened, and closes it: a role that cannot be fenced, or a pooler in
- * between, is then found before the application starts, and not by its first connection.
+ * Opens two sessions as the application's will be opened, and closes them: a role that cannot be fenced, or a pooler in
+ * transaction mode, is then found before the application starts, and not by its first connection.
+ *
+ * Does NOT find a pooler that keeps two idle connections apart by chance: each later session looks once more, by itself.
  */
 import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
-import { sessionStartSteps } from "../../fence/enter.ts";
+import { type SessionStartStep, sessionStartSteps } from "../../fence/enter.ts";
 import type { Clock } from "../../platform/clock.ts";
 import type { Random } from "../../platform/random.ts";
 import { errorFields } from "./messages.ts";
 import { planStartup } from "./startup.ts";
-import { NotAdmitted, openUpstream } from "./upstream.ts";
+import { NotAdmitted, openUpstream, type Upstream } from "./upstream.ts";
 
 export interface ProbeFailure {
   /** SQLSTATE, of class LF where we know what it means. */
@@ -19,28 +21,45 @@ export interface ProbeFailure {
 
 const PROBE_MS_MAX = 10_000;
 
-/** null when a session is admitted. */
+/** Fails in the second session when that is the first one's server session, which nobody has left yet. */
+const MARK: SessionStartStep = {
+  sql: "PREPARE _fencedjob_probe AS SELECT",
+  expect: "success",
+  onUnexpected: "LF014",
+};
+
+/** null when both sessions are admitted. */
 export async function probeSession(
   address: DatabaseAddress,
   jobId: number,
   identity: FenceIdentity,
   world: { readonly clock: Clock; readonly random: Random; readonly signal: AbortSignal },
 ): Promise<ProbeFailure | null> {
-  const startup = { minor: 0, parameters: [["application_name", "fencedjob probe"]] as const };
-  try {
-    const { channel } = await openUpstream({
+  const parameters = [
+    ["user", address.user],
+    ["application_name", "fencedjob probe"],
+  ] as const;
+  const plan = planStartup({ minor: 0, parameters }, address.user, address.database);
+  const open = (): Promise<Upstream> =>
+    openUpstream({
       ...world,
       address,
-      startup: planStartup(startup, address.user, address.database).toServer,
-      steps: sessionStartSteps(jobId, identity),
+      startup: plan.toServer,
+      poolerStartup: plan.toPooler,
+      steps: [...sessionStartSteps(jobId, identity), MARK],
       timeoutMs: PROBE_MS_MAX,
     });
-    channel.destroy();
+  let first: Upstream | undefined;
+  try {
+    first = await open();
+    (await open()).channel.destroy();
     return null;
   } catch (error) {
     if (!(error instanceof NotAdmitted)) throw error;
     const fields = errorFields(error.bytes, 0, error.bytes.length);
     const message = [fields.get("M"), fields.get("D")].filter(Boolean).join(" ");
     return { code: fields.get("C") ?? "", message, hint: fields.get("H") ?? "" };
+  } finally {
+    first?.channel.destroy();
   }
 }

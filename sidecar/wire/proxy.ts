@@ -240,6 +240,7 @@ class Listener implements RunningProxy {
     const upstream = await openUpstream({
       address,
       startup: plan.toServer,
+      poolerStartup: plan.toPooler,
       steps: sessionStartSteps(this.#config.jobId, identity),
       clock,
       random,

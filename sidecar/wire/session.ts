@@ -9,7 +9,7 @@ import { Back } from "./back.ts";
 import { Core, type CoreOptions } from "./core.ts";
 import { connectionLost, errorBytes, lostError, unknownOutcome } from "./errors.ts";
 import { Front } from "./front.ts";
-import { FRONT, IDLE } from "./messages.ts";
+import { errorFields, FRONT, IDLE } from "./messages.ts";
 import * as reply from "./replies.ts";
 import { isLoss, type Verdict } from "./verdict.ts";
 
@@ -140,15 +140,17 @@ export class Session {
 
   #reason(verdict: Verdict, fatal: Buffer | undefined): { bytes: Buffer; loss: boolean } {
     const core = this.#core;
-    const unknown = core.commitInFlight && this.#awaited && !this.#onlyEntering(fatal !== undefined);
+    const lastWord = fatal && !isPoolersOwn(fatal) ? fatal : undefined;
+    const unknown = core.commitInFlight && this.#awaited && !this.#onlyEntering(lastWord !== undefined);
     const loss = this.#lost || isLoss(verdict);
     if (loss) {
       const open = core.status !== IDLE || this.busy;
       const error = unknown ? unknownOutcome(core.identity, verdict) : lostError(core.identity, verdict, open);
       return { bytes: errorBytes(error), loss };
     }
-    if (fatal) return { bytes: fatal, loss };
-    return { bytes: errorBytes(unknown ? unknownOutcome(core.identity, verdict) : connectionLost()), loss };
+    if (lastWord) return { bytes: lastWord, loss };
+    if (unknown) return { bytes: errorBytes(unknownOutcome(core.identity, verdict)), loss };
+    return { bytes: fatal ?? errorBytes(connectionLost()), loss };
   }
 
   /**
@@ -173,3 +175,10 @@ export class Session {
     core.host.end();
   }
 }
+
+/**
+ * Class 08, connection exceptions: what a pooler says of a server that is gone. Unlike the server's own FATAL it does not
+ * come behind all answers of the server: they may be lost (INV-10).
+ */
+const isPoolersOwn = (fatal: Buffer): boolean =>
+  errorFields(fatal, 0, fatal.length).get("C")?.startsWith("08") ?? false;

@@ -71,6 +71,8 @@ function readParameters(bytes: Buffer, length: number): [string, string][] {
 export interface StartupPlan {
   /** Startup message for the server. */
   readonly toServer: Buffer;
+  /** For a pooler that refuses the last parameter of `toServer`: without it. */
+  readonly toPooler: Buffer;
   /** NegotiateProtocolVersion for the client, when it asked for what is not spoken. */
   readonly negotiate: Buffer | undefined;
   readonly keyBytes: number;
@@ -83,8 +85,10 @@ export interface StartupPlan {
   readonly replication: boolean;
 }
 
+export const READ_ONLY_DEFAULT = "default_transaction_read_only";
+
 /** Names that only the proxy may set: they decide whether an unfenced transaction can write. */
-const OURS = new Set(["default_transaction_read_only", "transaction_read_only", "replication", "user", "database"]);
+const OURS = new Set([READ_ONLY_DEFAULT, "transaction_read_only", "replication", "user", "database"]);
 
 export function planStartup(startup: Startup, user: string, database: string): StartupPlan {
   const forServer: [string, string][] = [
@@ -98,16 +102,16 @@ export function planStartup(startup: Startup, user: string, database: string): S
     if (name.startsWith("_pq_.")) extensions.push(name);
     else if (!OURS.has(name.toLowerCase())) forServer.push([name, value]);
   }
-  // Last, so that it wins over `options` and over anything earlier; RESET ALL then comes back to it.
-  forServer.push(["default_transaction_read_only", "on"]);
   const replication = given.get("replication");
   return {
-    toServer: startupMessage(forServer),
+    // Last, so that it wins over `options` and over anything earlier; RESET ALL then comes back to it.
+    toServer: startupMessage([...forServer, [READ_ONLY_DEFAULT, "on"]]),
+    toPooler: startupMessage(forServer),
     negotiate: startup.minor > MINOR_MAX || extensions.length > 0 ? negotiation(startup.minor, extensions) : undefined,
     keyBytes: startup.minor >= 2 ? 32 : 4,
     database: given.get("database") ?? given.get("user"),
     namesUser: Boolean(given.get("user")),
-    readOnlyDefault: isOn(given.get("default_transaction_read_only")) || optionsSayReadOnly(given.get("options") ?? ""),
+    readOnlyDefault: isOn(given.get(READ_ONLY_DEFAULT)) || optionsSayReadOnly(given.get("options") ?? ""),
     replication: replication !== undefined && !/^(off|false|no|0)$/i.test(replication),
   };
 }

@@ -17,10 +17,13 @@ import { errorBytes, fatalOf } from "./errors.ts";
 import { HEADER_BYTES, ProtocolError } from "./framer.ts";
 import { Mailbox } from "./mailbox.ts";
 import { BACK, cstringEnd, type ErrorFields, errorFields, errorMessage, query } from "./messages.ts";
+import { READ_ONLY_DEFAULT } from "./startup.ts";
 
 export interface UpstreamOptions {
   readonly address: DatabaseAddress;
   readonly startup: Buffer;
+  /** For a pooler that refuses `startup` for its read-only default; `steps` find out whether the role has it by itself. */
+  readonly poolerStartup?: Buffer;
   readonly steps: readonly SessionStartStep[];
   readonly clock: Clock;
   readonly random: Random;
@@ -77,6 +80,20 @@ function notAdmitted(fence: FenceError, options: { byGate?: boolean } = {}): Not
 }
 
 async function attempt(route: Route, bound: AbortSignal, options: UpstreamOptions): Promise<Upstream> {
+  const { poolerStartup } = options;
+  try {
+    return await openOnce(route, bound, options);
+  } catch (error) {
+    if (!poolerStartup || !(error instanceof ServerError) || !refusesReadOnlyDefault(error)) throw error;
+    return await openOnce(route, bound, { ...options, startup: poolerStartup });
+  }
+}
+
+/** PgBouncer's words for a parameter that it neither tracks nor was told to ignore. */
+const refusesReadOnlyDefault = (error: ServerError): boolean =>
+  error.code === "08P01" && error.message === `unsupported startup parameter: ${READ_ONLY_DEFAULT}`;
+
+async function openOnce(route: Route, bound: AbortSignal, options: UpstreamOptions): Promise<Upstream> {
   const { address } = options;
   const socket = await openSocket(address, route, bound);
   const channel = new Channel(socket);
@@ -210,7 +227,7 @@ const UNEXPECTED: Partial<Record<string, string>> = {
   LF010: "the role of this session cannot be refused by a closed gate",
   LF011: "the fence schema is missing or incomplete",
   LF012: "the role lacks a right that the fence needs",
-  LF014: "the session is not one session of the server",
+  LF014: "two sessions met one session of the server",
 };
 
 /** Messages that begin with a number of four bytes. */
