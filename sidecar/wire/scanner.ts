@@ -42,6 +42,8 @@ export class Scanner {
   /** The token before: a word, a semicolon, or empty for any other. */
   #last = "";
   #wordIsCut = false;
+  /** The first word has told the kind: further words are not decoded, only the statement's end is looked for. */
+  #told = false;
 
   constructor(bytes: Buffer, start: number, end: number, options: LexOptions) {
     this.#bytes = bytes;
@@ -69,6 +71,7 @@ export class Scanner {
     this.#parens = 0;
     this.#inBody = false;
     this.#last = "";
+    this.#told = false;
     while (this.#at < this.#end) {
       const c = this.#bytes[this.#at] as number;
       if (this.#skipBlank(c)) continue;
@@ -81,7 +84,7 @@ export class Scanner {
       if (offset === -1) offset = this.#at;
       if (isNameStart(c)) {
         this.#nextWord(words);
-        if (untilTold && (words.length === WORDS_MAX || !TELLING_WORDS.has(words[0] as string))) break;
+        if (untilTold && (words.length === WORDS_MAX || this.#told)) break;
       } else {
         this.#last = "";
         this.#token(c, words);
@@ -92,6 +95,7 @@ export class Scanner {
 
   #nextWord(words: string[]): void {
     const word = this.#word(words);
+    if (this.#told) return;
     if (this.#inBody) {
       // Neither CASE, BEGIN nor END is counted: they can be names. But the body's own END, and no other, is where a
       // statement would begin.
@@ -99,6 +103,8 @@ export class Scanner {
     } else if (word === "ATOMIC" && this.#last === "BEGIN" && this.#parens === 0) this.#inBody = createsRoutine(words);
     this.#last = word;
     if (words.length < WORDS_MAX) words.push(word);
+    // Only what CREATE begins has a body.
+    this.#told = words.length === 1 && !TELLING_WORDS.has(word);
   }
 
   /** Skips one piece of white space or one comment. */
@@ -157,6 +163,7 @@ export class Scanner {
       }
       // N'…' and the like are a word and a string of their own.
     }
+    if (this.#told) return "";
     // Key words are at most 17 letters long, names of settings 30; a longer name need not be told from another.
     return length <= 40 ? this.#text(start, this.#at) : "";
   }
