@@ -166,8 +166,7 @@ export class ModelledTransactions {
       case "deallocate":
         return this.#deallocate(statement.name);
       case "prepare":
-        this.statements.set(statement.name.toLowerCase(), statement.statement);
-        return "PREPARE";
+        return this.#prepare(statement.name.toLowerCase(), statement.statement);
       case "execute":
         return this.#execute(statement.name);
       default:
@@ -256,6 +255,12 @@ export class ModelledTransactions {
     tx.readOnly = false;
     tx.snapshot = true;
     this.#write(tx, "a procedure that commits");
+  }
+
+  #prepare(name: string, statement: ModelledStatement): string {
+    if (this.statements.has(name)) throw new SqlError("42P05");
+    this.statements.set(name, statement);
+    return "PREPARE";
   }
 
   #deallocate(name: string | undefined): string {

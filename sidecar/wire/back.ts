@@ -53,6 +53,7 @@ export class Back implements MessageHandler {
         return total > WHOLE_BYTES_MAX ? 5 : total;
       case BACK.commandComplete:
       case BACK.parameterStatus:
+      case BACK.copyIn:
       case BACK.ready:
         if (total > WHOLE_BYTES_MAX) throw new ProtocolError(`message of ${total} bytes from the server`);
         return total;
