@@ -70,6 +70,8 @@ export class Front implements MessageHandler {
       }
     }
     bare.phase = "none";
+    // Answered here: no answer of the server comes that would let go on what has waited.
+    if (bare.cancelled) this.framer.resume();
   }
 
   bytesNeeded(type: number, total: number): number {

@@ -164,6 +164,15 @@ describe("found by it", () => {
     },
   );
 
+  test("what waited behind a read that was cancelled before it was sent again goes on", () => {
+    const dialogue = new HostileDialogue();
+    dialogue.client(query("SELECT a FROM v"));
+    dialogue.cancelling(true);
+    dialogue.client(query("SELECT 1"));
+    dialogue.settle();
+    expect(letters(dialogue)).toBe("EZTDCZ");
+  });
+
   test("a CopyInResponse that comes in two pieces is passed as a whole", () => {
     const dialogue = new HostileDialogue();
     dialogue.client(Buffer.concat([parse("", "COPY t FROM STDIN"), bind("", ""), execute(""), sync()]));
