@@ -49,32 +49,36 @@ const CONNECT_SECONDS_MIN = 2;
 
 /** Throws an Error that names what is wrong; it never repeats a password. */
 export function addressFromParameters(parameters: Parameters, pems: Pems = {}): DatabaseAddress {
-  const hosts = endpoints(parameters.get("host"), parameters.get("port"));
-  const [first, ...further] = hosts;
+  const [first, ...further] = endpoints(parameters.get("host"), parameters.get("port"));
   const user = parameters.get("user");
   if (!first || !user) throw new Error("it names no user");
+  const password = parameters.get("password");
   const ca = pems.ca ?? authorities(parameters.get("sslrootcert"));
   const fromSystem = ca === SYSTEM_AUTHORITIES;
   const sslmode = oneOf("sslmode", SSL_MODES, parameters.get("sslmode")) ?? (fromSystem ? "verify-full" : "prefer");
+  const own = clientCertificate(parameters, pems);
+  const sslSni = onOff("sslsni", parameters.get("sslsni"));
   const sslNegotiation = oneOf("sslnegotiation", ["postgres", "direct"], parameters.get("sslnegotiation"));
   const channelBinding = oneOf("channel_binding", ["disable", "prefer", "require"], parameters.get("channel_binding"));
+  const target = targetSession(parameters.get("target_session_attrs"));
   const connectSeconds = wholeNumber("connect_timeout", parameters.get("connect_timeout"));
+  const idleMs = keepAliveIdleMs(parameters);
   const address: DatabaseAddress = {
     ...first,
     ...(further.length > 0 && { furtherHosts: further }),
     database: parameters.get("dbname") || user,
     user,
-    ...optional("password", parameters.get("password")),
+    ...(password !== undefined && { password }),
     sslmode,
-    ...optional("ca", ca),
-    ...optional("clientCertificate", clientCertificate(parameters, pems)),
-    ...optional("sslSni", onOff("sslsni", parameters.get("sslsni"))),
-    ...optional("sslNegotiation", sslNegotiation),
-    ...optional("channelBinding", channelBinding),
-    ...optional("targetSession", targetSession(parameters.get("target_session_attrs"))),
+    ...(ca !== undefined && { ca }),
+    ...(own && { clientCertificate: own }),
+    ...(sslSni !== undefined && { sslSni }),
+    ...(sslNegotiation && { sslNegotiation }),
+    ...(channelBinding && { channelBinding }),
+    ...(target && { targetSession: target }),
     // 0 is libpq's word for no bound of its own.
     ...(connectSeconds && { connectTimeoutMs: Math.max(CONNECT_SECONDS_MIN, connectSeconds) * 1000 }),
-    ...optional("keepAliveIdleMs", keepAliveIdleMs(parameters)),
+    ...(idleMs !== undefined && { keepAliveIdleMs: idleMs }),
   };
   const contradiction = contradictionIn(address);
   if (contradiction) throw new Error(contradiction);
@@ -187,8 +191,4 @@ function wholeNumber(name: string, text: string | undefined): number | undefined
   if (text === undefined || text === "") return undefined;
   if (!/^\d{1,9}$/.test(text)) throw new Error(`its ${name} "${text}" is not a number of seconds`);
   return Number(text);
-}
-
-function optional<K extends string, V>(key: K, value: V | undefined): { [key in K]?: V } {
-  return value === undefined ? {} : ({ [key]: value } as { [key in K]: V });
 }

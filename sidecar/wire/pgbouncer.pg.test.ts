@@ -193,7 +193,14 @@ describe.skipIf(missing).each(oldestAndNewest())("PgBouncer before PostgreSQL %i
   test("statement mode is refused", async () => {
     const way = await through({ pool_mode: "statement" });
     const error = await failure(way.job.raise(1, { address: way.address }));
-    expect(error.code).toMatch(/^LF/);
+    expect(error).toMatchObject({ code: "LF015", detail: expect.stringContaining("statement pooling mode") });
+  });
+
+  test("a session of the server is not handed from one job to another", async () => {
+    await admin.query(ROLE_DEFAULT);
+    const way = await through({ pool_mode: "session", default_pool_size: 3 });
+    expect(await probe(way)).toBeNull();
+    expect(await probe({ ...way, job: fenced.job(`pgbouncer-${++jobs}`) })).toMatchObject({ code: "LF021" });
   });
 
   test("sessions that are not reset when they are given back are refused", async () => {
