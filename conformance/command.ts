@@ -1,5 +1,7 @@
 /** Runs a program to its end. */
 import { spawn } from "node:child_process";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
 
 export interface CommandOptions {
   readonly cwd?: string;
@@ -50,3 +52,14 @@ export function command(program: string, args: readonly string[], options: Comma
     child.once("close", (code) => resolve({ code, ...output }));
   });
 }
+
+/** For what prepares: rejects with its last words when it fails. */
+export async function endsWell(program: string, args: readonly string[], options: CommandOptions): Promise<Ended> {
+  const ended = await command(program, args, options);
+  if (ended.code === 0) return ended;
+  const words = `${ended.stdout.slice(-2_000)}${ended.stderr.slice(-2_000)}`;
+  throw new Error(`${program} ${args.join(" ")} failed:\n${words}`);
+}
+
+export const inPath = (program: string): boolean =>
+  (process.env.PATH ?? "").split(":").some((dir) => existsSync(join(dir, program)));

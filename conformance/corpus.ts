@@ -1,9 +1,9 @@
 /** psql's whole output of every script of `corpus/`, direct and through the proxy, from the same empty database. */
 import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
-import type { Arena, Side } from "./arena.ts";
+import { type Arena, environmentOf, onEachSide, type Side } from "./arena.ts";
 import { command } from "./command.ts";
-import type { Outcomes } from "./results.ts";
+import type { Sides } from "./results.ts";
 
 const CORPUS = join(import.meta.dirname, "corpus");
 const PSQL = "/usr/bin/psql";
@@ -17,21 +17,17 @@ export const CORPUS_DATABASE = { database: "corpus", role: "corpus_app" } as con
 export const corpusMissing = (): string | null =>
   existsSync(PSQL) ? null : "psql is not installed (Debian: postgresql-client)";
 
-export async function runCorpus(arena: Arena): Promise<{ direct: Outcomes; proxied: Outcomes }> {
-  const direct = new Map<string, string>();
-  const proxied = new Map<string, string>();
-  for (const script of corpusScripts) {
-    direct.set(script, await runScript(arena, script, arena.direct));
-    proxied.set(script, await runScript(arena, script, arena.proxied));
-  }
-  return { direct, proxied };
-}
+export const runCorpus = (arena: Arena): Promise<Sides> =>
+  onEachSide(arena, async (side) => {
+    const outputs = new Map<string, string>();
+    for (const script of corpusScripts) outputs.set(script, await runScript(arena, script, side));
+    return outputs;
+  });
 
 export async function runScript(arena: Arena, script: string, side: Side): Promise<string> {
   await arena.reset();
-  const { host, port, user, database } = side;
-  const args = ["-X", "-a", "-h", host, "-p", String(port), "-U", user, "-d", database, "-f", join(CORPUS, script)];
-  const env = { PGSSLMODE: "disable", PAGER: "" };
+  const args = ["-X", "-a", "-f", join(CORPUS, script)];
+  const env = { ...environmentOf(side), PAGER: "" };
   const { code, stdout, stderr } = await command(PSQL, args, { env, timeoutMs: SCRIPT_MS_MAX });
   return normalized(`${stdout}\n=== stderr\n${stderr}\n=== exit ${code}`);
 }
@@ -42,10 +38,10 @@ function normalized(text: string): string {
 }
 
 /** The first lines that differ, for the report. */
-export function firstDifference(direct: string, proxied: string): { direct: string; proxied: string } {
+export function firstDifference(direct: string, other: string): { direct: string; other: string } {
   const d = direct.split("\n");
-  const p = proxied.split("\n");
-  const at = d.findIndex((line, i) => line !== p[i]);
+  const o = other.split("\n");
+  const at = d.findIndex((line, i) => line !== o[i]);
   const from = Math.max(0, at - 1);
-  return { direct: d.slice(from, from + 6).join("\n"), proxied: p.slice(from, from + 6).join("\n") };
+  return { direct: d.slice(from, from + 6).join("\n"), other: o.slice(from, from + 6).join("\n") };
 }

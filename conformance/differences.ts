@@ -26,7 +26,7 @@ const expected: readonly Expected[] = [
       "By design: current_query() shows the fence in front of the text, and the read-only default that makes an unfenced write impossible is on.",
   },
   {
-    suite: /^(psycopg2|psycopg 3|JDBC|postgres\.js)$/,
+    suite: /^(psycopg2|psycopg 3|JDBC|postgres\.js)(, .*)?$/,
     check: /^two.phase commit$/,
     reason: TWO_PHASE,
   },
@@ -37,10 +37,16 @@ const expected: readonly Expected[] = [
       "By design: the proxy speaks protocol 3.2 (a key of 32 bytes) with a client that asks for it, in front of an older server too.",
   },
   {
-    suite: /^(lib\/pq scenarios|postgres\.js)$/,
+    suite: /^(lib\/pq scenarios|postgres\.js)(, .*)?$/,
     check: /^(commit of a stale generation|write on an idle stale session)$/,
     reason:
       "The driver's limit: lib/pq (driver.ErrBadConn) and postgres.js (CONNECTION_CLOSED) give their own error for a FATAL one that ends the connection, against PostgreSQL itself as well. It is an exception, never a success, and a new connection says LF001.",
+  },
+  {
+    suite: /^node-postgres, Unix socket$/,
+    check: /^write on an idle stale session$/,
+    reason:
+      "The driver's limit: over a Unix socket node-postgres may notice that its write fails (EPIPE) before it has read why the session was ended, against PostgreSQL itself as well. It is an exception, never a success, and a new connection says LF001.",
   },
   {
     suite: /^ORMs$/,
@@ -49,7 +55,7 @@ const expected: readonly Expected[] = [
       "The library's limit: when COMMIT fails, Drizzle sends a ROLLBACK and throws that one's error (the connection has ended) in its place. It is an exception, never a success.",
   },
   {
-    suite: /^psycopg2$/,
+    suite: /^psycopg2(, .*)?$/,
     check: /^(commit of a stale generation|write on an idle stale session)$/,
     reason:
       "The driver's limit: psycopg2 shows a FATAL error as an OperationalError without its SQLSTATE, against PostgreSQL itself as well. It is an exception, never a success.",

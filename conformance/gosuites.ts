@@ -2,12 +2,12 @@
  * The test suites of pgx and lib/pq, as their Go modules carry them: copied out of the module cache into a temporary
  * directory, run by `go test -json` direct and through the proxy, compared test by test.
  */
-import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { type Arena, type Side, startArena } from "./arena.ts";
-import { command } from "./command.ts";
-import type { Outcomes } from "./results.ts";
+import { type Arena, environmentOf, onEachSide, type Side, startArena } from "./arena.ts";
+import { command, endsWell, inPath } from "./command.ts";
+import type { Outcomes, Sides } from "./results.ts";
 
 export interface GoSuite {
   readonly name: string;
@@ -20,14 +20,6 @@ export interface GoSuite {
   readonly parallel?: number;
   environment(side: Side): Record<string, string>;
 }
-
-const pgEnvironment = ({ host, port, user, database }: Side): Record<string, string> => ({
-  PGHOST: host,
-  PGPORT: String(port),
-  PGUSER: user,
-  PGDATABASE: database,
-  PGSSLMODE: "disable",
-});
 
 export const goSuites: readonly GoSuite[] = [
   {
@@ -61,32 +53,21 @@ export const goSuites: readonly GoSuite[] = [
         (name) => `CREATE ROLE pqgo${name} LOGIN PASSWORD 'wordpass'`,
       ),
     ],
-    environment: (side) => ({ ...pgEnvironment(side), PGCONNECT_TIMEOUT: "20" }),
+    environment: (side) => ({ ...environmentOf(side), PGCONNECT_TIMEOUT: "20" }),
   },
 ];
 
 const GO_TEST_MS_MAX = 420_000;
 
 /** Why they cannot run here; null when they can. */
-export function goMissing(): string | null {
-  const found = (process.env.PATH ?? "").split(":").some((dir) => existsSync(join(dir, "go")));
-  return found ? null : "Go is not installed";
-}
+export const goMissing = (): string | null => (inPath("go") ? null : "Go is not installed");
 
 /** Outcomes (pass, fail, skip) by test, of both sides; the whole output stays in the temporary directory. */
-export async function runGoSuite(
-  suite: GoSuite,
-  version: Arena["version"],
-): Promise<{ direct: Outcomes; proxied: Outcomes }> {
+export async function runGoSuite(suite: GoSuite, version: Arena["version"]): Promise<Sides> {
   const sources = await sourcesOf(suite);
   const arena = await startArena({ version, database: suite.database, role: suite.role, setup: suite.setup });
   try {
-    const sides: Outcomes[] = [];
-    for (const side of [arena.direct, arena.proxied]) {
-      await arena.reset();
-      sides.push(await goTest(suite, sources, side));
-    }
-    return { direct: sides[0] ?? new Map(), proxied: sides[1] ?? new Map() };
+    return await onEachSide(arena, (side) => goTest(suite, sources, side));
   } finally {
     await arena.stop();
     rmSync(dirname(sources), { recursive: true, force: true });
@@ -95,11 +76,8 @@ export async function runGoSuite(
 
 async function sourcesOf({ module, moduleVersion }: GoSuite): Promise<string> {
   const scratch = mkdtempSync(join(tmpdir(), "fencedjob-go-"));
-  const download = await command("go", ["mod", "download", "-json", `${module}@${moduleVersion}`], {
-    cwd: scratch,
-    timeoutMs: 120_000,
-  });
-  if (download.code !== 0) throw new Error(`go mod download ${module}: ${download.stdout}${download.stderr}`);
+  const wanted = `${module}@${moduleVersion}`;
+  const download = await endsWell("go", ["mod", "download", "-json", wanted], { cwd: scratch, timeoutMs: 120_000 });
   const { Dir } = JSON.parse(download.stdout) as { Dir: string };
   const sources = join(scratch, "module");
   mkdirSync(sources);

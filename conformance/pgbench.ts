@@ -2,9 +2,9 @@
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Arena, Side } from "./arena.ts";
+import { type Arena, environmentOf, onEachSide, type Side } from "./arena.ts";
 import { command } from "./command.ts";
-import type { Outcomes } from "./results.ts";
+import type { Outcomes, Sides } from "./results.ts";
 
 export const PGBENCH = "/usr/bin/pgbench";
 const PROTOCOLS = ["simple", "extended", "prepared"] as const;
@@ -49,11 +49,10 @@ const scripts: Readonly<Record<string, { readonly pipeline: boolean; readonly te
 export const pgbenchMissing = (): string | null =>
   existsSync(PGBENCH) ? null : "pgbench is not installed (Debian: postgresql-contrib)";
 
-export async function runPgbench(arena: Arena): Promise<{ direct: Outcomes; proxied: Outcomes }> {
+export async function runPgbench(arena: Arena): Promise<Sides> {
   const scratch = mkdtempSync(join(tmpdir(), "fencedjob-pgbench-"));
   try {
-    const direct = await runSide(arena, arena.direct, scratch);
-    return { direct, proxied: await runSide(arena, arena.proxied, scratch) };
+    return await onEachSide(arena, (side) => runSide(arena, side, scratch));
   } finally {
     rmSync(scratch, { recursive: true, force: true });
   }
@@ -82,13 +81,7 @@ async function runSide(arena: Arena, side: Side, scratch: string): Promise<Outco
 async function runOnce(arena: Arena, side: Side, args: readonly string[], rows = true): Promise<string> {
   const load = args.includes("-i") ? [] : ["-c", String(CLIENTS), "-j", "1", "-t", String(TRANSACTIONS_EACH), "-n"];
   const { code, stdout, stderr } = await command(PGBENCH, [...load, ...args], {
-    env: {
-      PGHOST: side.host,
-      PGPORT: String(side.port),
-      PGUSER: side.user,
-      PGDATABASE: side.database,
-      PGSSLMODE: "disable",
-    },
+    env: environmentOf(side),
     timeoutMs: RUN_MS_MAX,
   });
   const done = /number of transactions actually processed: .*/.exec(stdout)?.[0] ?? "";

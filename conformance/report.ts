@@ -6,6 +6,11 @@ import type { Difference, SuiteResult } from "./results.ts";
 import type { Suite } from "./suites.ts";
 
 export const RESULTS = join(import.meta.dirname, "results");
+
+/** Its name within RESULTS. */
+export const resultFile = (suite: string, postgres: number): string =>
+  `${suite.replaceAll(/\W/g, "")}-${postgres}.json`;
+
 const DOCUMENT = join(import.meta.dirname, "..", "docs", "conformance.md");
 
 export function writeReport(suites: readonly Suite[]): void {
@@ -35,12 +40,14 @@ function report(suites: readonly Suite[], results: readonly SuiteResult[]): stri
     "",
     "Each suite runs twice against the same PostgreSQL: directly, and through `fencedjob proxy` as a process of its own. Both sides use",
     "the same role, which is an ordinary one. A check is the same when both sides end alike, failures included: a test that needs a",
-    "superuser or TLS fails on both sides. What differs is listed below with its reason; a difference without a reason fails the run.",
+    "superuser fails on both sides. What differs is listed below with its reason; a difference without a reason fails the run.",
+    "Where it runs in reasonable time, a suite runs once more through PgBouncer in session mode, for comparison: how much any middleman",
+    "differs from direct.",
     "It does not show what happens to a generation that is over, except in the drivers' scenarios named for it: see",
     "[guarantee.md](guarantee.md) and [ways-around.md](ways-around.md) for that.",
     "",
-    "| suite | PostgreSQL | checks | the same | differ | direct | through the proxy |",
-    "|---|---|---|---|---|---|---|",
+    "| suite | PostgreSQL | checks | the same | differ | PgBouncer differs | direct | through the proxy |",
+    "|---|---|---|---|---|---|---|---|",
     ...results.map(row),
     "",
     "## The suites",
@@ -50,12 +57,26 @@ function report(suites: readonly Suite[], results: readonly SuiteResult[]): stri
     "## Differences",
     "",
     ...differences(results),
+    "",
+    "## For comparison: what differs through PgBouncer",
+    "",
+    ...pooledDifferences(results),
   ];
   return `${lines.join("\n").trimEnd()}\n`;
 }
 
-function row({ suite, postgres, checks, same, differences: { length }, direct, proxied }: SuiteResult): string {
-  return `| ${suite} | ${postgres} | ${checks} | ${same} | ${length} | ${counts(direct)} | ${counts(proxied)} |`;
+function row({ suite, postgres, checks, same, differences, pooled, direct, proxied }: SuiteResult): string {
+  const cells = [
+    suite,
+    postgres,
+    checks,
+    same,
+    differences.length,
+    pooled?.length ?? "–",
+    counts(direct),
+    counts(proxied),
+  ];
+  return `| ${cells.join(" | ")} |`;
 }
 
 const counts = (of: Readonly<Record<string, number>>): string =>
@@ -90,6 +111,22 @@ function differences(results: readonly SuiteResult[]): string[] {
     ),
     "",
   ]);
+}
+
+function pooledDifferences(results: readonly SuiteResult[]): string[] {
+  const versionsOf = new Map<string, number[]>();
+  for (const { suite, postgres, pooled = [] } of results) {
+    for (const { check, direct, pooled: outcome } of pooled) {
+      const key = `| ${cell(`${suite}: ${check}`)} | VERSIONS | ${cell(direct)} | ${cell(outcome)} |`;
+      versionsOf.set(key, [...(versionsOf.get(key) ?? []), postgres]);
+    }
+  }
+  if (versionsOf.size === 0) return ["Nothing."];
+  return [
+    "| check | PostgreSQL | direct | through PgBouncer |",
+    "|---|---|---|---|",
+    ...[...versionsOf].map(([key, versions]) => key.replace("VERSIONS", versions.join(", "))),
+  ];
 }
 
 /** In a table's cell: one line, bounded. */

@@ -15,11 +15,20 @@ test("outcomes that differ, or are missing on one side, are differences; those w
     ["a", "pass"],
     ["b", "fail"],
   ]);
-  const result = compare({ suite: "s", postgres: 18 }, direct, proxied, (_suite, check) =>
-    check === "b" ? "known" : null,
-  );
+  const explain = (_suite: string, check: string): string | null => (check === "b" ? "known" : null);
+  const result = compare({ suite: "s", postgres: 18 }, { direct, proxied }, { explain });
   expect(result).toMatchObject({ checks: 3, same: 1, direct: { pass: 2, fail: 1 }, proxied: { pass: 1, fail: 1 } });
   expect(unexplained(result)).toEqual([{ check: "c", direct: "fail", proxied: "not run", reason: null }]);
+});
+
+test("what differs through PgBouncer is told, and neither counted nor judged", () => {
+  const direct = new Map([["a", "long direct"]]);
+  const pooled = new Map([["a", "long pooled"]]);
+  const shorten = (one: string, other: string) => ({ direct: one.slice(5), other: other.slice(5) });
+  const sides = { direct, proxied: direct, pooled };
+  const result = compare({ suite: "s", postgres: 18 }, sides, { explain: () => null, shorten });
+  expect(result).toMatchObject({ same: 1, pooled: [{ check: "a", direct: "direct", pooled: "pooled" }] });
+  expect(unexplained(result)).toEqual([]);
 });
 
 test("the events of go test become outcomes by test; names of temporary directories are left out", () => {

@@ -1,12 +1,13 @@
 /** The suites of the run, each on one server version. */
 import type { PostgresVersion } from "../testing/postgres.ts";
-import { type Arena, startArena } from "./arena.ts";
+import { type Arena, type ArenaOptions, startArena } from "./arena.ts";
 import { CORPUS_DATABASE, corpusMissing, firstDifference, runCorpus } from "./corpus.ts";
 import { explain } from "./differences.ts";
-import { type Driver, drivers, runDriver } from "./drivers.ts";
+import { type Driver, drivers } from "./drivers.ts";
 import { goMissing, goSuites, runGoSuite } from "./gosuites.ts";
 import { pgbenchMissing, runPgbench } from "./pgbench.ts";
-import { compare, type Outcomes, type SuiteResult } from "./results.ts";
+import { compare, type Sides, type SuiteResult } from "./results.ts";
+import { runDriver } from "./scenarios.ts";
 
 export interface Suite {
   readonly name: string;
@@ -16,17 +17,8 @@ export interface Suite {
   run(postgres: PostgresVersion): Promise<SuiteResult>;
 }
 
-interface Sides {
-  readonly direct: Outcomes;
-  readonly proxied: Outcomes;
-}
-
-async function inArena(
-  postgres: PostgresVersion,
-  names: { readonly database: string; readonly role: string },
-  run: (arena: Arena) => Promise<Sides>,
-): Promise<Sides> {
-  const arena = await startArena({ version: postgres, ...names });
+async function inArena(options: ArenaOptions, run: (arena: Arena) => Promise<Sides>): Promise<Sides> {
+  const arena = await startArena(options);
   try {
     return await run(arena);
   } finally {
@@ -39,8 +31,7 @@ const goSuite = (suite: (typeof goSuites)[number]): Suite => ({
   what: `the test suite of ${suite.module} ${suite.moduleVersion}, as its Go module carries it, test by test`,
   missing: goMissing,
   run: async (postgres) => {
-    const { direct, proxied } = await runGoSuite(suite, postgres);
-    return compare({ suite: suite.name, postgres }, direct, proxied, explain);
+    return compare({ suite: suite.name, postgres }, await runGoSuite(suite, postgres), { explain });
   },
 });
 
@@ -49,10 +40,8 @@ const corpus: Suite = {
   what: "psql's whole output of each script of `conformance/corpus/`, from the same empty database",
   missing: corpusMissing,
   run: async (postgres) => {
-    const { direct, proxied } = await inArena(postgres, CORPUS_DATABASE, runCorpus);
-    const result = compare({ suite: "corpus", postgres }, direct, proxied, explain, () => "output");
-    const shortened = result.differences.map((one) => ({ ...one, ...firstDifference(one.direct, one.proxied) }));
-    return { ...result, differences: shortened };
+    const sides = await inArena({ version: postgres, ...CORPUS_DATABASE, pooler: true }, runCorpus);
+    return compare({ suite: "corpus", postgres }, sides, { explain, kind: () => "output", shorten: firstDifference });
   },
 };
 
@@ -61,8 +50,8 @@ const pgbench: Suite = {
   what: "pgbench scripts in each of its protocols, pipelines included: transactions done, failures, and the rows left behind",
   missing: pgbenchMissing,
   run: async (postgres) => {
-    const { direct, proxied } = await inArena(postgres, { database: "bench", role: "bench_app" }, runPgbench);
-    return compare({ suite: "pgbench", postgres }, direct, proxied, explain, () => "run");
+    const options = { version: postgres, database: "bench", role: "bench_app", pooler: true };
+    return compare({ suite: "pgbench", postgres }, await inArena(options, runPgbench), { explain, kind: () => "run" });
   },
 };
 
@@ -71,9 +60,10 @@ const driverSuite = (driver: Driver): Suite => ({
   what: `scenarios of ${driver.what}; the last ones as a generation that is over`,
   missing: () => driver.missing(),
   run: async (postgres) => {
-    const run = (arena: Arena): Promise<Sides> => runDriver(driver, arena);
-    const { direct, proxied } = await inArena(postgres, { database: "driver", role: "driver_app" }, run);
-    return compare({ suite: driver.name, postgres }, direct, proxied, explain, () => "scenario");
+    const { way = "TCP", unpooled = false } = driver;
+    const options = { version: postgres, database: "driver", role: "driver_app", way, pooler: !unpooled };
+    const sides = await inArena(options, (arena) => runDriver(driver, arena));
+    return compare({ suite: driver.name, postgres }, sides, { explain, kind: () => "scenario" });
   },
 });
 

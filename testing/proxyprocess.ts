@@ -14,6 +14,8 @@ export interface ProxyProcessOptions {
   readonly generation: number;
   /** Where it listens; a free port of loopback if absent. */
   readonly listen?: Endpoint;
+  /** Shown to clients that ask for TLS; none if absent. */
+  readonly certificate?: { readonly file: string; readonly keyFile: string };
   /** The command line; the sources' if absent. */
   readonly program?: string;
   /** Flags of Node.js itself. */
@@ -26,10 +28,11 @@ const FENCEDJOB = join(import.meta.dirname, "..", "cli", "fencedjob.ts");
 export async function startProxyProcess(options: ProxyProcessOptions): Promise<ProxyProcess> {
   const { host, port, user, database } = options.address;
   const url = `postgres://${user}@${host}:${port}/${database}?sslmode=disable`;
-  const { listen = { host: "127.0.0.1", port: 0 } } = options;
+  const { listen = { host: "127.0.0.1", port: 0 }, certificate } = options;
   const where = isUnixSocket(listen) ? socketPath(listen) : `${listen.host}:${listen.port}`;
   const job = ["--job", options.fenceName, "--generation", String(options.generation)];
-  const command = [options.program ?? FENCEDJOB, "proxy", "--database-url", url, ...job, "--listen", where];
+  const tls = certificate ? ["--tls-cert", certificate.file, "--tls-key", certificate.keyFile] : [];
+  const command = [options.program ?? FENCEDJOB, "proxy", "--database-url", url, ...job, "--listen", where, ...tls];
   const serving = await startServing(process.execPath, [...(options.nodeFlags ?? []), ...command], {
     ready: isUnixSocket(listen) ? /listening on / : /listening on \S*:(\d+)/,
   });

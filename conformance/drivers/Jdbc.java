@@ -17,7 +17,8 @@ public class Jdbc {
     Properties p = new Properties();
     p.setProperty("user", e.get("PGUSER"));
     p.setProperty("password", "x");
-    p.setProperty("sslmode", "disable");
+    p.setProperty("sslmode", e.get("PGSSLMODE"));
+    if (e.containsKey("PGSSLROOTCERT")) p.setProperty("sslrootcert", e.get("PGSSLROOTCERT"));
     for (int i = 0; i < more.length; i += 2) p.setProperty(more[i], more[i + 1]);
     return DriverManager.getConnection("jdbc:postgresql://" + e.get("PGHOST") + ":" + e.get("PGPORT") + "/" + e.get("PGDATABASE"), p);
   }

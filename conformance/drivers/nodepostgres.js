@@ -5,7 +5,7 @@ import { pipeline } from "node:stream/promises";
 import pg from "pg";
 import { from, to } from "pg-copy-streams";
 import Cursor from "pg-cursor";
-import { address, failureOf, main, raiseFence, run } from "./scenario.js";
+import { address, failureOf, hearing, main, raiseFence, run } from "./scenario.js";
 
 async function connect(more) {
   const client = new pg.Client({ ...address, ...more });
@@ -219,6 +219,7 @@ await main(scenarios, async () => {
   const client = await connect();
   await client.query("CREATE TABLE IF NOT EXISTS stale (i int)");
   const idle = await connect();
+  const heard = hearing(idle);
   await idle.query("SELECT 1");
   await client.query("BEGIN");
   await client.query("INSERT INTO stale VALUES (1)");
@@ -226,7 +227,7 @@ await main(scenarios, async () => {
   await run("commit of a stale generation", async () => ["committed", (await client.query("COMMIT")).command]);
   await run("write on an idle stale session", async () => [
     "committed",
-    await idle.query("INSERT INTO stale VALUES (2)"),
+    await heard(idle.query("INSERT INTO stale VALUES (2)")),
   ]);
   await run("new connection of a stale generation", async () => ["committed", await connect()]);
 });

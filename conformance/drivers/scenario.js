@@ -1,15 +1,29 @@
 /** Runs the scenarios of a JavaScript driver; see scenarios.md. */
+import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 
-const { PGHOST, PGPORT, PGUSER, PGDATABASE } = process.env;
-export const address = { host: PGHOST, port: Number(PGPORT), user: PGUSER, password: "x", database: PGDATABASE };
+const { PGHOST, PGPORT, PGUSER, PGDATABASE, PGSSLROOTCERT } = process.env;
+export const address = {
+  host: PGHOST,
+  port: Number(PGPORT),
+  user: PGUSER,
+  password: "x",
+  database: PGDATABASE,
+  ...(PGSSLROOTCERT && { ssl: { ca: readFileSync(PGSSLROOTCERT, "utf8") } }),
+};
 export const url = `postgres://${PGUSER}:x@${PGHOST}:${PGPORT}/${PGDATABASE}`;
 export const isStale = process.argv[2] === "stale";
 
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 
+/** Libraries wrap the driver's error, some of them twice. */
+const innermost = (error) => {
+  const cause = error.parent ?? error.driverError ?? error.cause;
+  return cause ? innermost(cause) : error;
+};
+
 function said(error) {
-  const cause = error.parent ?? error.cause ?? error.driverError ?? error;
+  const cause = innermost(error);
   return `${error.constructor.name} ${cause.code} ${String(cause.message).split("\n")[0]}`;
 }
 
@@ -35,6 +49,21 @@ export async function failureOf(promise) {
   } catch (error) {
     return said(error);
   }
+}
+
+/**
+ * node-postgres tells a client without a query of its end by an event, and refuses the next query with words of its own:
+ * what this returns fails with what the server said.
+ */
+export function hearing(client) {
+  let told;
+  client.on("error", (error) => {
+    told ??= error;
+  });
+  return (promise) =>
+    promise.catch((error) => {
+      throw told?.code ? told : error;
+    });
 }
 
 export async function main(scenarios, stale) {

@@ -6,7 +6,7 @@ import sys
 
 def dsn():
     e = os.environ
-    return f"host={e['PGHOST']} port={e['PGPORT']} user={e['PGUSER']} dbname={e['PGDATABASE']} password=x sslmode=disable"
+    return f"host={e['PGHOST']} port={e['PGPORT']} user={e['PGUSER']} dbname={e['PGDATABASE']} password=x"
 
 
 class Scenarios:

@@ -8,9 +8,9 @@ import (
 	"os"
 )
 
-// DSN is in libpq's form; both drivers read it.
+// DSN is in libpq's form; both drivers read it, and PGSSLMODE and PGSSLROOTCERT by themselves.
 func DSN() string {
-	return fmt.Sprintf("host=%s port=%s user=%s dbname=%s password=x sslmode=disable", os.Getenv("PGHOST"), os.Getenv("PGPORT"), os.Getenv("PGUSER"), os.Getenv("PGDATABASE"))
+	return fmt.Sprintf("host=%s port=%s user=%s dbname=%s password=x", os.Getenv("PGHOST"), os.Getenv("PGPORT"), os.Getenv("PGUSER"), os.Getenv("PGDATABASE"))
 }
 
 func say(line map[string]any) {
