@@ -173,10 +173,13 @@ interface Token {
 function tokens(text: string, standardStrings: boolean): string[] | undefined {
   const statements: string[] = [];
   let words: string[] = [];
+  let open = 0;
   for (let at = 0; at < text.length; ) {
     const token = tokenAt(text, at, standardStrings);
     if (!token) return undefined;
     at = token.end;
+    open += token.word === "(" ? 1 : token.word === ")" ? -1 : 0;
+    if (open < 0 || (open > 0 && (token.word === ";" || at >= text.length))) return undefined;
     if (token.word !== undefined && token.word !== ";") words.push(token.word);
     if (words.length > 0 && (token.word === ";" || at >= text.length)) {
       statements.push(words.join(" "));
