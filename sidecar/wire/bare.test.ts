@@ -26,6 +26,7 @@ const IDLE = readyForQuery(0x49);
 const REFUSED = [error("ERROR", "25006"), IDLE];
 const row = message(BACK.dataRow, Buffer.alloc(2));
 const columns = message(BACK.rowDescription, Buffer.alloc(2));
+const fenceAnswersLater = [...answers("2"), complete("SET"), ...answers("2"), complete("SELECT 0")];
 const describePortal = message(FRONT.describe, cstring("P"));
 const describeStatement = (name: string): Buffer => message(FRONT.describe, cstring(`S${name}`));
 const group = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute(""), sync()];
@@ -33,6 +34,7 @@ const inFlight = (setup: Setup): Setup => {
   setup.client(...group("INSERT")).server(...fenceAnswers, ...answers("12"), complete("INSERT 0 1"), IDLE);
   return setup.client(...group("INSERT"));
 };
+const readNamed = (setup: Setup): Setup => setup.client(parse("s", READ), sync()).server(...answers("1"), IDLE);
 /** What the server says to the fence in front of a group, the first time. */
 const fenceAnswers = [...answers("312"), complete("SET"), ...answers("31312"), complete("SELECT 0")];
 
@@ -87,6 +89,13 @@ describe("a read outside of a block goes as it is", () => {
   });
 });
 
+test("in a block what only prepares enters, as it takes a snapshot, behind which no transaction is made writable", () => {
+  const setup = new Setup().client(query("BEGIN")).server(complete("BEGIN"), readyForQuery(0x54));
+  setup.sent();
+  setup.client(parse("s", READ), sync());
+  expect(setup.sent().join("")).toBe("CPBECCPBECPS");
+});
+
 describe("INV-3: a read is fenced at once", () => {
   test.each<[string, (setup: Setup) => Setup, Buffer[]]>([
     [
@@ -102,6 +111,11 @@ describe("INV-3: a read is fenced at once", () => {
     ["when it executes another portal", (setup) => setup, [parse("", READ), bind("p", ""), execute("c"), sync()]],
     ["when it binds another statement", (setup) => setup, [parse("", READ), bind("", "s"), execute(""), sync()]],
     ["when its name is not known as a read's", (setup) => setup, [bind("", "s"), execute(""), sync()]],
+    ["when its group is too large", (setup) => setup, group(`${READ} -- ${"x".repeat(BARE_BYTES_MAX)}`)],
+    ["when it binds twice", (setup) => setup, [parse("", READ), bind("", ""), ...group(READ).slice(1)]],
+    ["when it executes twice", (setup) => setup, [...group(READ).slice(0, 3), execute(""), sync()]],
+    ["when it binds and does not execute", (setup) => setup, [parse("", READ), bind("", ""), sync()]],
+    ["when it parses behind its Bind", readNamed, [bind("", "s"), parse("", READ), execute(""), sync()]],
     ["when it is too large", (setup) => setup, [query(`${READ} -- ${"x".repeat(BARE_BYTES_MAX)}`)]],
     ["when it calls what is not known", (setup) => setup, [query("SELECT writes()")]],
   ])("%s", (_when, before, messages) => {
@@ -126,6 +140,11 @@ describe("INV-3: a read is fenced at once", () => {
     setup.server(IDLE).client();
     expect(setup.sent().at(-1)).toBe("S"); // the seat belt's own group
     expect(setup.session.clientHeld).toBe(true);
+  });
+
+  test("when a report of an open default comes by itself", () => {
+    const setup = new Setup().server(parameterStatus("default_transaction_read_only", "off")).client(query(READ));
+    expect(setup.sent()).toEqual([FENCED]);
   });
 
   test("a name that was prepared anew as something else is none any more", () => {
@@ -170,6 +189,26 @@ describe("a read that wants to write is sent again, fenced, and the client hears
     expect(setup.heard()).toEqual(["t", "T", "2", "D", "C", "Z"]);
     setup.client(bind("", "s"), execute(""), sync());
     expect(setup.sent().join("")).toBe("BEBEBES");
+  });
+
+  test("extended: the next text like it is fenced at once", () => {
+    const setup = new Setup().client(...group(READ)).server(...answers("12"), ...REFUSED);
+    setup.server(...fenceAnswers, ...answers("2"), complete("SELECT 0"), IDLE);
+    setup.sent();
+    setup.client(...group(READ));
+    expect(setup.sent().join("")).toBe("BEBEPBES");
+  });
+
+  test("what its failed Bind would have meant is forgotten, and does not stand for a later name", () => {
+    const setup = new Setup().client(...group("COMMIT")).server(...answers("12"), complete("COMMIT"), IDLE);
+    setup.client(...group(READ)).server(...answers("1"), ...REFUSED);
+    setup.server(...fenceAnswers, ...answers("2"), complete("SELECT 0"), IDLE);
+    setup.client(parse("n", "COMMIT"), sync()).server(...answers("1"), IDLE);
+    setup.client(...group("INSERT")).server(...fenceAnswersLater, error("ERROR", "42601"), IDLE);
+    setup.sent();
+    setup.client(bind("", "n"), execute(""), parse("", "INSERT"), bind("", ""), execute(""), sync());
+    // COMMIT goes bare, and what follows it enters.
+    expect(setup.sent().join("")).toBe("BEBECBECPBES");
   });
 
   test("a notice of the first run is not told twice", () => {
@@ -269,6 +308,13 @@ describe("a read that wants to write is sent again, fenced, and the client hears
       expect(setup.heard()).toEqual([...(anew ? ["1"] : []), anew ? "E 08007" : "E 08006"]);
     }
   });
+});
+
+test("a group waits for a bare simple query in front of it", () => {
+  const setup = new Setup().client(query(READ)).client(...group(READ));
+  expect(setup.sent()).toEqual([READ]);
+  setup.server(columns, complete("SELECT 0"), IDLE);
+  expect(setup.sent().join("")).toMatch(/PBES$/);
 });
 
 test("a client that pipelines keeps its pipeline: behind a bare group that was waited for, fenced ones go at once", () => {

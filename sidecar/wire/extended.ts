@@ -60,10 +60,10 @@ export class ExtendedProtocol {
       const action = this.#outsideBlocks();
       if (action !== PASS) return action;
     }
-    const bare = !blocked && statement === undefined && this.#goesBare(bytes, start);
+    const first = !core.inGroup;
     this.#beginGroup();
-    if (bare) core.bare.inGroup = true;
     if (blocked) return this.#refuseGroup(blocked);
+    if (first && statement === undefined) core.bare.inGroup = this.#goesBare(bytes, start);
     const fenced = statement === undefined || isFenced(type, statement, core.status !== IDLE);
     if (fenced && core.bracket === "open") return this.#refuseGroup(besideBracket());
     this.#fence(fenced, statement);
@@ -81,8 +81,8 @@ export class ExtendedProtocol {
   /** A group of a read outside of a block goes as it is (bare.ts); so does one that only prepares, which writes nothing. */
   #goesBare(bytes: Buffer, start: number): boolean {
     const core = this.#core;
-    const { bare, status, inGroup, uncertain } = core;
-    if (inGroup || status !== IDLE || uncertain || bare.phase !== "none") return false;
+    const { bare, status } = core;
+    if (status !== IDLE) return false;
     const end = this.#receivedEnd();
     if (!SHAPE.read(bytes, start, end)) return false;
     if (!SHAPE.runs) return true;
@@ -109,8 +109,9 @@ export class ExtendedProtocol {
   /** A group begins: whether what is in flight decides how it is to be sent. */
   #mustWait(): boolean {
     const { replies, cancelling, unpredictable, bare } = this.#core;
-    bare.waitedFor();
-    return cancelling || (replies.readies > 0 && (unpredictable || replies.length > REQUESTS_BEFORE_WAIT));
+    const waits = cancelling || (replies.readies > 0 && (unpredictable || replies.length > REQUESTS_BEFORE_WAIT));
+    if (waits) bare.waitedFor();
+    return waits;
   }
 
   /** PASS: in a block, where PostgreSQL keeps it inside or refuses it, or in its bracket. */

@@ -46,7 +46,7 @@ export class Front implements MessageHandler {
     this.#extended = new ExtendedProtocol(core, this.out, () => this.framer.receivedEnd);
   }
 
-  /** Sends a bare request again that PostgreSQL refused, fenced; nothing is in flight, and later messages wait. */
+  /** Sends a bare request again that PostgreSQL refused: fenced, as it is a known writer now. Nothing is in flight. */
   repeat(): void {
     const core = this.#core;
     const { bare, host } = core;

@@ -50,11 +50,10 @@ export class Outgoing {
     return unconfirmedError(core.identity, core.host.permitEndedMsAgo());
   }
 
-  /** Whether a request that only reads may go without the fence (bare.ts). */
+  /** Whether a request that only reads may go without the fence (bare.ts): the session is idle, its default read-only. */
   get mayGoBare(): boolean {
-    const { status, inGroup, replies, bracket, bracketStuck, seatBeltOpen, bare } = this.#core;
-    if (status !== IDLE || inGroup || replies.length > 0 || bare.phase !== "none") return false;
-    return bracket === "none" && !bracketStuck && !seatBeltOpen;
+    const { status, replies, seatBeltOpen } = this.#core;
+    return status === IDLE && replies.length === 0 && !seatBeltOpen;
   }
 
   refusalText(error: WireError): string {
@@ -78,7 +77,6 @@ export class Outgoing {
   openBracket(): Action {
     const core = this.#core;
     core.bracket = "opening";
-    core.unpredictable = true;
     this.apart(core.fence.bracketLock);
     this.apart(core.readOnlyDefault ? core.fence.bracketCheck : core.fence.bracketCheckWritable);
     return this.wait();
