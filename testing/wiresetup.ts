@@ -100,9 +100,12 @@ export class Setup {
       return letter === "E" ? `E ${errorFields(bytes, 0, bytes.length).get("C")}` : letter;
     });
   }
+  sentBytes(): Buffer {
+    return Buffer.concat(this.toServer.splice(0));
+  }
   /** What came to the server: the text of queries, the letters of the rest, with the text behind a Parse of a group apart. */
   sent(): string[] {
-    return split(Buffer.concat(this.toServer.splice(0))).map((bytes) => {
+    return split(this.sentBytes()).map((bytes) => {
       const letter = String.fromCharCode(bytes[0] as number);
       if (letter === "Q") return bytes.toString("utf8", 5, bytes.length - 1);
       const [name = "", sql] = bytes.toString("utf8", 5).split("\0");

@@ -176,6 +176,25 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     expect((await admin.query("SELECT fenced FROM w")).rows).toEqual([{ fenced: false }]);
   });
 
+  test("open: a DO that looks the proxy's statements up and replaces them writes unfenced behind that", async () => {
+    const proxy = await startFencedProxy({ ...fenced.job(`around-${++jobs}`), address: fenced.address }, 1);
+    proxies.push(proxy);
+    const client = await RawClient.open({ port: proxy.port });
+    await client.exchange(1, ...run(INSERT), sync());
+    await client.exchange(
+      1,
+      query(`DO $$ DECLARE own name; BEGIN
+        SELECT p.name INTO STRICT own FROM pg_prepared_statements p WHERE statement LIKE 'SELECT FROM fence.gate%';
+        EXECUTE format('DEALLOCATE %I', own);
+        EXECUTE format('PREPARE %I AS SELECT 1', own);
+      END $$`),
+    );
+    await admin.query("TRUNCATE w");
+    await client.exchange(1, ...run(INSERT), sync());
+    await client.end();
+    expect((await admin.query("SELECT fenced FROM w")).rows).toEqual([{ fenced: false }]);
+  });
+
   test("open: a procedure that gives the bracket's own lock back writes unfenced for the rest of its run", async () => {
     const proxy = await startFencedProxy({ ...fenced.job(`around-${++jobs}`), address: fenced.address }, 1);
     proxies.push(proxy);
