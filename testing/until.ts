@@ -1,25 +1,31 @@
-/** Waits for a fact about a real server, by asking it; the answer is what the test goes on with. */
+/** Waits for a fact about the world outside of this process, by asking; the answer is what the caller goes on with. */
 
 const POLL_MS = 50;
 
-/**
- * The first answer of `ask` that is neither null, undefined nor false. A failure of `ask` counts as "not yet"; at the end
- * of the time it is thrown, or a message with the last answer.
- */
+export interface Waiting {
+  /** What is waited for, in the message; the source of `ask` if absent. */
+  readonly what?: string;
+  /** A failure of `ask` ends the wait and is thrown at once. Otherwise it counts as "not yet", and is thrown at the end. */
+  readonly failureEnds?: boolean;
+}
+
+/** The first answer of `ask` that is neither null, undefined nor false. Throws when there is none within `msMax`. */
 export async function until<T>(
   ask: () => Promise<T | null | undefined | false> | T | null | undefined | false,
   msMax = 30_000,
+  { what = String(ask), failureEnds = false }: Waiting = {},
 ): Promise<T> {
-  const endMs = Date.now() + msMax;
+  const endMs = performance.now() + msMax;
   for (;;) {
     let failure: unknown;
     try {
       const answer = await ask();
       if (answer !== null && answer !== undefined && answer !== false) return answer;
     } catch (error) {
+      if (failureEnds) throw error;
       failure = error;
     }
-    if (Date.now() >= endMs) throw failure ?? new Error(`not so within ${msMax} ms: ${ask}`);
+    if (performance.now() >= endMs) throw failure ?? new Error(`not so within ${msMax} ms: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
 }

@@ -55,17 +55,3 @@ export async function succeeds(command: readonly string[], options: CommandOptio
     () => false,
   );
 }
-
-/** Calls `ready` until it holds. Throws, naming `what`, after `timeoutMs`. */
-export async function waitUntil(
-  what: string,
-  timeoutMs: number,
-  ready: () => Promise<boolean> | boolean,
-  everyMs = 100,
-): Promise<void> {
-  const deadline = performance.now() + timeoutMs;
-  while (!(await ready())) {
-    if (performance.now() > deadline) throw new Error(`${what}: not so after ${timeoutMs / 1000} s`);
-    await new Promise((resolve) => setTimeout(resolve, everyMs));
-  }
-}

@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "no
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { waitUntil } from "./command.ts";
+import { until } from "../../testing/until.ts";
 import { isRunning, locked, logTail, runningPid, startDaemon, stopDaemon, waitReady } from "./daemon.ts";
 
 let dir: string;
@@ -28,7 +28,7 @@ test("a program that runs is not started twice, and is gone after it was stopped
 
 test("a program that ignores SIGTERM is killed", async () => {
   startDaemon(dir, { name: "it", command: ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done"] });
-  await waitUntil("it is deaf", 5_000, () => logTail(dir, "it") === "deaf");
+  await until(() => logTail(dir, "it") === "deaf", 5_000);
   await stopDaemon(dir, "it", 200);
   expect(isRunning(dir, "it")).toBe(false);
 });

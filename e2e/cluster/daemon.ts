@@ -15,7 +15,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import { waitUntil } from "./command.ts";
+import { until } from "../../testing/until.ts";
 
 export interface Daemon {
   readonly name: string;
@@ -63,7 +63,7 @@ export async function locked<T>(
   };
   if (!take() && !take()) {
     say(`waiting for process ${runningPid(dir, name) ?? "(gone)"}, which is at it already (${path})`);
-    await waitUntil(`lock ${path} is free`, LOCK_WAIT_MS_MAX, take);
+    await until(take, LOCK_WAIT_MS_MAX, { what: `lock ${path} is free`, failureEnds: true });
   }
   try {
     return await act();
@@ -116,9 +116,9 @@ export async function stopDaemon(dir: string, name: string, graceMs = 5_000): Pr
   if (pid !== undefined) {
     const gone = (): boolean => !isRunning(dir, name);
     process.kill(pid, "SIGTERM");
-    await waitUntil(`${name} ends`, graceMs, gone, 20).catch(async () => {
+    await until(gone, graceMs).catch(async () => {
       if (!gone()) process.kill(pid, "SIGKILL");
-      await waitUntil(`${name} ends after SIGKILL`, 5_000, gone, 20);
+      await until(gone, 5_000, { what: `${name} ends after SIGKILL` });
     });
   }
   rmSync(pidPath(dir, name), { force: true });
@@ -150,7 +150,7 @@ export async function waitReady(
     if (dead !== undefined) throw new Error(`${dead} ended while starting:\n${logTail(dir, dead)}`);
     return ready();
   };
-  await waitUntil(`${what} (logs: ${dir})`, timeoutMs, check);
+  await until(check, timeoutMs, { what: `${what} (logs: ${dir})`, failureEnds: true });
 }
 
 export function logTail(dir: string, name: string, lines = 20): string {

@@ -1,6 +1,6 @@
 import { createServer, type Server } from "node:http";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { waitUntil } from "./command.ts";
+import { until } from "../../testing/until.ts";
 import { image } from "./images.ts";
 import { type Cluster, openCluster } from "./provider.ts";
 
@@ -35,7 +35,7 @@ beforeAll(async () => {
   base = await cluster.loadImage(await image("fencedjob-base", say));
   await cluster.kubectl(["delete", "namespace", NAMESPACE, "--ignore-not-found"]);
   await cluster.kubectl(["create", "namespace", NAMESPACE]);
-  await waitUntil("service account", 30_000, async () => (await kubectl("get", "sa", "-o", "name")) !== "");
+  await until(async () => (await kubectl("get", "sa", "-o", "name")) !== "");
 }, BUILD_MS_MAX);
 
 // The cluster stays up: the next run finds it. Only what this file made goes.
@@ -52,7 +52,7 @@ test("the application starts when its native sidecar has, and the pod succeeds w
     "require('net').connect(8080, '127.0.0.1', () => { console.log('reached'); process.exit(0) })",
   );
   await create(pod("with-sidecar", { initContainers: [sidecar], containers: [app] }));
-  await waitUntil("the pod succeeds", 30_000, phaseIs("with-sidecar", "Succeeded"));
+  await until(phaseIs("with-sidecar", "Succeeded"));
   expect(await kubectl("logs", "with-sidecar", "-c", "app")).toBe("reached\n");
 });
 
@@ -71,11 +71,13 @@ test("a service is reached by its name, and by a pod through exec", async () => 
   await kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=30s");
   const ask = `fetch('http://greeter.${NAMESPACE}.svc').then((r) => r.text()).then(console.log)`;
   // The service's rules follow its endpoints, which follow the pod's readiness.
-  await waitUntil("the service answers", 20_000, () =>
-    kubectl("exec", "server", "--", "/nodejs/bin/node", "-e", ask).then(
-      (said) => said === "hello\n",
-      () => false,
-    ),
+  await until(
+    () =>
+      kubectl("exec", "server", "--", "/nodejs/bin/node", "-e", ask).then(
+        (said) => said === "hello\n",
+        () => false,
+      ),
+    20_000,
   );
 });
 
@@ -83,7 +85,7 @@ test("a frozen pod stands still, and goes on where it was when thawed", async ()
   await create(
     pod("counter", { containers: [script("counter", "let n = 0; setInterval(() => console.log(++n), 20)")] }),
   );
-  await waitUntil("the counter counts", 30_000, async () => (await lastNumber()) > 3);
+  await until(async () => (await lastNumber()) > 3);
   const uid = await kubectl("get", "pod", "counter", "-o", "jsonpath={.metadata.uid}");
 
   const startedMs = performance.now();
@@ -94,7 +96,7 @@ test("a frozen pod stands still, and goes on where it was when thawed", async ()
   expect(await lastNumber()).toBe(frozenAt);
 
   await cluster.thaw(uid);
-  await waitUntil("the counter goes on", 10_000, async () => (await lastNumber()) > frozenAt);
+  await until(async () => (await lastNumber()) > frozenAt, 10_000);
   const numbers = (await kubectl("logs", "counter")).trim().split("\n").map(Number);
   expect(numbers).toEqual(numbers.map((_, index) => index + 1));
 });
@@ -115,7 +117,7 @@ test("pods reach a server of this machine, where the provider says at which addr
       containers: [script("visitor", `fetch('http://${hostAddress}:${port}').then((r) => r.text()).then(console.log)`)],
     }),
   );
-  await waitUntil("the visitor has been", 30_000, phaseIs("visitor", "Succeeded"));
+  await until(phaseIs("visitor", "Succeeded"));
   server.close();
   expect(await kubectl("logs", "visitor")).toBe("from the host\n");
 });
@@ -142,9 +144,7 @@ test("PostgreSQL runs as a pod with a password, and keeps its data when the cont
   const log = await kubectl("logs", "database");
   expect(log).toContain("database system is ready to accept connections");
   await kubectl("exec", "database", "--", "/bin/sh", "-c", "kill -INT 1");
-  await waitUntil(
-    "it restarted",
-    30_000,
+  await until(
     async () =>
       (await kubectl("get", "pod", "database", "-o", "jsonpath={.status.containerStatuses[0].restartCount}")) === "1",
   );

@@ -7,8 +7,9 @@
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { freePort } from "../../testing/postgres.ts";
+import { until } from "../../testing/until.ts";
 import { apiServerPrograms, build, type ProgramName, programPath } from "./build.ts";
-import { run, succeeds, waitUntil } from "./command.ts";
+import { run, succeeds } from "./command.ts";
 import {
   apiServer,
   apiUrl,
@@ -215,7 +216,7 @@ async function takeDown(state: State, say: Say): Promise<void> {
   for (const name of planeNames) await stopDaemon(plane.dir, name);
   await unmountBelow(localNodeDir);
   await disconnect(nodes);
-  await waitUntil("cgroups of the nodes are free", 10_000, () => tries(() => removeCgroups(nodes)));
+  await until(() => tries(() => removeCgroups(nodes)), 10_000, { what: "cgroups of the nodes are free" });
   restoreKernelSettings(state.kernelSettings);
   rmSync(localNodeDir, { recursive: true, force: true });
   say(`local node gone after ${since()}`);
@@ -234,10 +235,11 @@ async function sweep(nodes: readonly Node[]): Promise<void> {
     ...processesIn(nodes),
     ...nodes.flatMap((it) => processesWithArgument(containerdSocket(it))),
   ];
-  await waitUntil("the processes of the containers end", 10_000, () => {
+  const ended = (): boolean => {
     for (const pid of left()) tries(() => process.kill(pid, "SIGKILL"));
     return left().length === 0;
-  });
+  };
+  await until(ended, 10_000, { what: "the processes of the containers end" });
 }
 
 function tries(act: () => void): boolean {
