@@ -1,9 +1,9 @@
 /** What the figures were taken on. */
 import { execFileSync } from "node:child_process";
-import { existsSync, readFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { availableParallelism, release, totalmem } from "node:os";
 import { PGBENCH } from "../conformance/pgbench.ts";
-import { PGBOUNCER } from "./targets.ts";
+import { PGBOUNCER, pgbouncerMissing } from "../testing/pgbouncer.ts";
 
 export interface Machine {
   readonly cores: number;
@@ -26,7 +26,7 @@ export function machineFacts(): Omit<Machine, "postgres"> {
     kernel: release(),
     node: process.version,
     pgbench: versionOf(PGBENCH),
-    pgbouncer: existsSync(PGBOUNCER) ? versionOf(PGBOUNCER) : null,
+    pgbouncer: pgbouncerMissing() ? null : versionOf(PGBOUNCER),
   };
 }
 

@@ -1,9 +1,10 @@
 /** The ways to the server that are compared, each a process of its own, in front of the same server and role. */
-import { chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { socketPath } from "../fence/database.ts";
 import { bundleProgram } from "../scripts/bundle.ts";
+import { pgbouncerMissing, startPgbouncer } from "../testing/pgbouncer.ts";
 import { freePort } from "../testing/postgres.ts";
 import { startProxyProcess } from "../testing/proxyprocess.ts";
 import { startServing } from "../testing/serving.ts";
@@ -21,13 +22,9 @@ export interface Target extends Place {
   stop(): Promise<void>;
 }
 
-export const PGBOUNCER = "/usr/sbin/pgbouncer";
-const NOBODY = 65534;
-
 /** Why a target cannot be measured on this machine; null when it can. */
 export function targetMissing({ name }: WantedTarget): string | null {
-  if (name === "pgbouncer" && !existsSync(PGBOUNCER)) return "PgBouncer is not installed (apt-get install pgbouncer)";
-  return null;
+  return name === "pgbouncer" ? pgbouncerMissing() : null;
 }
 
 export interface WantedTarget {
@@ -44,8 +41,6 @@ export async function startTargets(
 ): Promise<{ targets: Target[]; stop(): Promise<void> }> {
   const targets: Target[] = [];
   const scratch = mkdtempSync(join(tmpdir(), "fencedjob-bench-"));
-  // PgBouncer reads its configuration there, as another user.
-  chmodSync(scratch, 0o755);
   const stop = async (): Promise<void> => {
     for (const target of targets) await target.stop();
     rmSync(scratch, { recursive: true, force: true });
@@ -113,31 +108,15 @@ async function fenced(wanted: Wanted): Promise<Started> {
 }
 
 async function pgbouncer(wanted: Wanted): Promise<Started> {
-  const { ground, scratch, sockets } = wanted;
-  const { host, port, user, database } = ground.address;
-  const listenPort = await freePort();
-  const users = join(scratch, "users.txt");
-  writeFileSync(users, `"${user}" ""\n`);
-  const lines = [
-    "[databases]",
-    `${database} = host=${host} port=${port} dbname=${database} user=${user}`,
-    "[pgbouncer]",
-    "pool_mode = session",
-    ...(sockets === "tcp"
-      ? ["listen_addr = 127.0.0.1", "unix_socket_dir ="]
-      : [`unix_socket_dir = ${ground.socketDir}`]),
-    `listen_port = ${listenPort}`,
-    "auth_type = trust",
-    `auth_file = ${users}`,
-    "max_client_conn = 200",
-    "default_pool_size = 100",
-    "log_connections = 0",
-    "log_disconnections = 0",
-  ];
-  const file = join(scratch, `pgbouncer-${sockets}.ini`);
-  writeFileSync(file, `${lines.join("\n")}\n`);
-  // It refuses to run as root.
-  const identity = process.getuid?.() === 0 ? { uid: NOBODY, gid: NOBODY } : {};
-  const serving = await startServing(PGBOUNCER, [file], { ready: /process up/, ...identity });
-  return { ...serving, host: hostOf(wanted), port: listenPort };
+  const { ground, sockets } = wanted;
+  const where = sockets === "unix" ? { listen_addr: "", unix_socket_dir: ground.socketDir } : {};
+  const pooler = await startPgbouncer(ground.address, {
+    pool_mode: "session",
+    max_client_conn: 200,
+    default_pool_size: 100,
+    log_connections: 0,
+    log_disconnections: 0,
+    ...where,
+  });
+  return { ...pooler, host: hostOf(wanted) };
 }

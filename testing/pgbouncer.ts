@@ -1,17 +1,16 @@
-/** For tests: Debian's PgBouncer in front of a server. */
+/** Debian's PgBouncer in front of a server, for what is tested with it or compared with it. */
 import { chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { DatabaseAddress } from "../fence/database.ts";
 import { freePort } from "./postgres.ts";
-import { startServing } from "./serving.ts";
+import { type Serving, startServing } from "./serving.ts";
 
-export interface Pooler {
+export interface Pooler extends Serving {
   readonly port: number;
-  stop(): Promise<void>;
 }
 
-const PGBOUNCER = "/usr/sbin/pgbouncer";
+export const PGBOUNCER = "/usr/sbin/pgbouncer";
 const NOBODY = 65534;
 
 /** Why no PgBouncer can be started here; null when one can. */
@@ -46,6 +45,7 @@ export async function startPgbouncer(
   const identity = process.getuid?.() === 0 ? { uid: NOBODY, gid: NOBODY } : {};
   const serving = await startServing(PGBOUNCER, [file], { ready: /process up/, ...identity });
   return {
+    ...serving,
     port,
     stop: async () => {
       await serving.stop();
