@@ -31,8 +31,8 @@ const expected: readonly Expected[] = [
     reason: TWO_PHASE,
   },
   {
-    suite: /^pgx$/,
-    check: /^pgx\/v5\/pgconn TestConnectProtocolVersion32$/,
+    suite: /^(pgx|psycopg 3, protocol 3\.2)$/,
+    check: /^(pgx\/v5\/pgconn TestConnectProtocolVersion32|protocol version)$/,
     reason:
       "By design: the proxy speaks protocol 3.2 (a key of 32 bytes) with a client that asks for it, in front of an older server too.",
   },
@@ -41,6 +41,12 @@ const expected: readonly Expected[] = [
     check: /^(commit of a stale generation|write on an idle stale session)$/,
     reason:
       "The driver's limit: lib/pq (driver.ErrBadConn) and postgres.js (CONNECTION_CLOSED) give their own error for a FATAL one that ends the connection, against PostgreSQL itself as well. It is an exception, never a success, and a new connection says LF001.",
+  },
+  {
+    suite: /^golang-migrate$/,
+    check: /^postgres: a stale generation$/,
+    reason:
+      "The driver's limit: lib/pq, which golang-migrate's postgres driver uses, gives driver.ErrBadConn for an ended connection, against PostgreSQL itself as well. The migration has not begun, and a new connection says LF001.",
   },
   {
     suite: /^node-postgres, Unix socket$/,

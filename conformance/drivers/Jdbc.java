@@ -302,6 +302,17 @@ public class Jdbc {
     scenario("targetServerType=secondary", () -> {
       try (Connection d = open("targetServerType", "secondary")) { return rows(d, "SELECT 1"); }
     });
+    scenario("every sslmode", () -> {
+      List<Object> out = new ArrayList<>();
+      for (String mode : new String[] {"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}) {
+        try (Connection d = open("sslmode", mode)) {
+          out.add(mode + " " + rows(d, "SELECT 1"));
+        } catch (SQLException e) {
+          out.add(mode + " " + e.getSQLState());
+        }
+      }
+      return out;
+    });
     scenario("two-phase commit", () -> {
       try (Connection d = open()) {
         d.setAutoCommit(false);

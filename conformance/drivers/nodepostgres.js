@@ -207,6 +207,14 @@ const scenarios = {
       await c.query("CALL steps($1)", [510]);
       return rows(c, "SELECT i FROM t WHERE v = 'p' ORDER BY i");
     }),
+  "TLS wanted, unwanted, with a wrong authority": async () => {
+    const outcomes = [];
+    for (const ssl of [false, true, { rejectUnauthorized: false }, { ca: [] }, address.ssl]) {
+      const work = withClient((c) => rows(c, "SELECT 1"), { ssl });
+      outcomes.push(await work.catch(({ code, message }) => code ?? message));
+    }
+    return outcomes;
+  },
   "a pool": async () => {
     const pool = new pg.Pool({ ...address, max: 4 });
     const sums = await Promise.all(Array.from({ length: 20 }, (_, i) => pool.query("SELECT $1::int AS n", [i])));

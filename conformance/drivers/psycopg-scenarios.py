@@ -1,5 +1,6 @@
 """Scenarios of psycopg 3; see scenarios.md."""
 import asyncio
+import ctypes
 import threading
 
 import psycopg
@@ -263,6 +264,37 @@ def procedure_that_commits():
         c.execute("CALL steps(%s)", (500,))
         c.execute("CALL steps(%s)", (510,), prepare=True)
         return c.execute("SELECT i FROM t WHERE i >= 500 ORDER BY i").fetchall()
+
+
+@s
+def every_sslmode():
+    def attempt(sslmode):
+        try:
+            with connect(sslmode=sslmode) as c:
+                return sslmode, "TLS" if c.pgconn.ssl_in_use else "plain", c.execute("SELECT 1").fetchone()
+        except psycopg.OperationalError:
+            return sslmode, "refused"
+    return [attempt(m) for m in ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")]
+
+
+@s
+def protocol_version():
+    with connect() as c:
+        # libpq 18 names it in full; psycopg does not ask for it yet.
+        libpq = ctypes.CDLL("libpq.so.5")
+        if not hasattr(libpq, "PQfullProtocolVersion"):
+            return c.pgconn.protocol_version
+        libpq.PQfullProtocolVersion.argtypes = [ctypes.c_void_p]
+        return libpq.PQfullProtocolVersion(ctypes.cast(c.pgconn._pgconn_ptr, ctypes.c_void_p))
+
+
+@s
+def a_wrong_authority():
+    try:
+        with connect(sslmode="verify-ca", sslrootcert="/etc/ssl/certs/ca-certificates.crt"):
+            return "connects"
+    except psycopg.OperationalError as e:
+        return "refused", "certificate verify failed" in str(e)
 
 
 def stale_block():

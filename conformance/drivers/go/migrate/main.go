@@ -42,7 +42,7 @@ func indexes(driver string) string {
 	Must(err)
 	defer db.Close()
 	var found string
-	Must(db.QueryRow("SELECT coalesce(string_agg(indexrelid::regclass || ' ' || indisvalid, ', ' ORDER BY 1), '') FROM pg_index WHERE indrelid = $1::regclass", driver+"_thing").Scan(&found))
+	Must(db.QueryRow("SELECT coalesce(string_agg(indexrelid::regclass || ' ' || indisvalid, ', ' ORDER BY indexrelid::regclass::text), '') FROM pg_index WHERE indrelid = $1::regclass", driver+"_thing").Scan(&found))
 	return found
 }
 

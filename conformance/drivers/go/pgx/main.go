@@ -4,6 +4,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"strings"
 	"time"
@@ -259,6 +260,20 @@ func main() {
 			sum += <-done
 		}
 		return sum, nil
+	})
+	Run("every sslmode", func() (any, error) {
+		var out []string
+		for _, mode := range []string{"disable", "allow", "prefer", "require", "verify-ca", "verify-full"} {
+			d, err := pgx.Connect(ctx, DSN()+" sslmode="+mode)
+			if err != nil {
+				out = append(out, mode+" refused")
+				continue
+			}
+			_, isTLS := d.PgConn().Conn().(*tls.Conn)
+			out = append(out, mode+map[bool]string{true: " TLS", false: " plain"}[isTLS])
+			_ = d.Close(ctx)
+		}
+		return out, nil
 	})
 	Run("target_session_attrs", func() (any, error) {
 		var out []string
