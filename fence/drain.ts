@@ -30,8 +30,7 @@ interface Blocker {
  * The refusals of `fence.raise_begin`, looked at without its lock: a raise that will be refused (INV-1, INV-2, INV-7) must
  * not end the sessions of the owner while it waits.
  */
-const JOB_SQL = `SELECT j.id, j.generation < $2::bigint AND $2::bigint - j.generation <= 1000000
-    AND NOT EXISTS (SELECT FROM fence.claim c WHERE c.job_id = j.id AND c.holder = $3) AS will_be_raised
+const JOB_SQL = `SELECT j.id, (fence.why_not_raised(j, $2, $3)).message IS NULL AS will_be_raised
   FROM fence.job j WHERE j.name = $1`;
 
 const LOOK_MS = 50;
