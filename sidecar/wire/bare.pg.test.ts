@@ -39,6 +39,8 @@ const HIDING: Record<string, string> = {
   "a function called as a column": "SELECT one.writes_for FROM one",
   "a policy": "SELECT * FROM guarded",
   "a domain's check": "SELECT 'x'::checked",
+  "a function that tells the refusal in its own words": "SELECT * FROM wrapping",
+  "a function that asks first": "SELECT * FROM asking",
 };
 
 const SCHEMA = `
@@ -53,7 +55,16 @@ const SCHEMA = `
   CREATE POLICY p ON guarded USING (writes() = 1);
   CREATE FUNCTION checks(text) RETURNS boolean LANGUAGE sql AS 'SELECT writes() = 1';
   CREATE DOMAIN checked AS text CHECK (checks(VALUE));
+  CREATE FUNCTION wraps() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN writes();
+    EXCEPTION WHEN OTHERS THEN RAISE EXCEPTION 'wrapped: %', SQLERRM; END $$;
+  CREATE FUNCTION asks() RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+    IF current_setting('transaction_read_only') = 'on' THEN RAISE 'not here' USING ERRCODE = 'MY001'; END IF;
+    RETURN writes(); END $$;
+  CREATE FUNCTION refuses() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE 'never'; END $$;
   CREATE VIEW writing AS SELECT writes() AS n;
+  CREATE VIEW wrapping AS SELECT wraps() AS n;
+  CREATE VIEW asking AS SELECT asks() AS n;
+  CREATE VIEW refusing AS SELECT refuses() AS n;
   CREATE VIEW noticing AS SELECT notices() AS n;
   CREATE VIEW late AS SELECT CASE WHEN i < 3 THEN i ELSE writes() END AS n FROM generate_series(1, 3) i;
   CREATE FUNCTION swallows() RETURNS int LANGUAGE plpgsql AS $$ BEGIN
@@ -202,6 +213,19 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
       expect(await rows()).toEqual([]);
     },
   );
+
+  test.each(Object.keys(WAYS))("a function's own error is told once, as it is told directly (%s)", async (way) => {
+    const heard: string[][] = [];
+    for (const target of [direct, proxied]) {
+      const client = await RawClient.open(target);
+      heard.push([
+        ...(await ask(client, (WAYS[way] ?? (() => []))("SELECT * FROM refusing"))),
+        ...(await client.exchange(1, query("SELECT 1"))),
+      ]);
+      await client.end();
+    }
+    expect(heard[1]).toEqual(heard[0]);
+  });
 
   test.each(Object.keys(WAYS))(
     "a write behind a row that was told fails once, and is fenced from then on (%s)",

@@ -7,6 +7,7 @@ import {
   bind,
   closeStatement,
   cstring,
+  errorMessage,
   execute,
   FRONT,
   flush,
@@ -24,6 +25,9 @@ const FENCED = `${PREFIX}${READ}`;
 const ENTERS_FIRST = "CPBECPCPBE";
 const IDLE = readyForQuery(0x49);
 const REFUSED = [error("ERROR", "25006"), IDLE];
+/** As it comes from inside a function. */
+const withContext = (code: string): Buffer =>
+  errorMessage(BACK.error, new Map(Object.entries({ S: "ERROR", V: "ERROR", C: code, M: "m", W: "function f()" })));
 const row = message(BACK.dataRow, Buffer.alloc(2));
 const columns = message(BACK.rowDescription, Buffer.alloc(2));
 const fenceAnswersLater = [...answers("2"), complete("SET"), ...answers("2"), complete("SELECT 0")];
@@ -263,6 +267,23 @@ describe("a read that wants to write is sent again, fenced, and the client hears
   test("any other error is the client's, in its place", () => {
     const setup = new Setup().client(...group(READ)).server(...answers("12"), error("ERROR", "22012"), IDLE);
     expect(setup.heard()).toEqual(["1", "2", "E 22012", "Z"]);
+  });
+
+  test("an error from inside a function may be the refusal in other words; what fails behind the fence, too, is no writer", () => {
+    const raised = [withContext("P0001"), IDLE];
+    const setup = new Setup().client(query(READ)).server(columns, ...raised);
+    expect(setup.heard()).toEqual([]);
+    setup.server(...entered, columns, ...raised);
+    expect(setup.sent()).toEqual([READ, FENCED]);
+    expect(setup.heard()).toEqual(["T", "E P0001", "Z"]);
+    setup.client(query(READ)).server(columns, ...raised);
+    setup.server(...entered, columns, row, complete("SELECT 1"), IDLE).client(query(READ));
+    expect(setup.sent()).toEqual([READ, FENCED, FENCED]);
+  });
+
+  test.each(["40001", "57014", "55P03"])("… but %s is what it is", (code) => {
+    const setup = new Setup().client(query(READ)).server(columns, withContext(code), IDLE);
+    expect(setup.heard()).toEqual(["T", `E ${code}`, "Z"]);
   });
 
   test("to a client that chose read-only transactions it is the right answer", () => {

@@ -85,9 +85,9 @@ export class Bare {
   inGroup = false;
   /**
    * Of a bare request in flight. `asked`: the client has heard nothing of its answers; `answered`: it has; `refused`:
-   * PostgreSQL refused it, and it is sent again at the ReadyForQuery.
+   * PostgreSQL refused it, or may have, and it is sent again at the ReadyForQuery; `again`: it was, fenced.
    */
-  phase: "none" | "asked" | "answered" | "refused" = "none";
+  phase: "none" | "asked" | "answered" | "refused" | "again" = "none";
   /** The request as the client sent it. */
   readonly request = new Kept();
   /** Its first answers. */
@@ -138,11 +138,19 @@ export class Bare {
     return true;
   }
 
-  /** It wanted to write. True: it can be sent again. */
+  /** It wanted to write, or may have. True: it can be sent again. */
   refuse(): boolean {
-    this.writers.add(this.fingerprint);
-    if (this.phase === "answered") return false;
+    if (this.phase === "answered") {
+      this.writers.add(this.fingerprint);
+      return false;
+    }
     this.phase = "refused";
     return true;
+  }
+
+  /** It has its ReadyForQuery. What fails without the fence and succeeds behind it is a writer. */
+  end(failed: boolean): void {
+    if (this.phase === "again" && !failed) this.writers.add(this.fingerprint);
+    this.phase = "none";
   }
 }

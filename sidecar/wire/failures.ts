@@ -16,6 +16,15 @@ import { isLoss, type Verdict } from "./verdict.ts";
 /** Errors that our own statements may meet without any doubt about ownership: cancel, lock timeout, deadlock, … */
 const NOT_ABOUT_OWNERSHIP = new Set(["57014", "55P03", "40P01", "25P02", "25001", "53100", "53200", "53300", "54001"]);
 
+/**
+ * PostgreSQL's refusal of a write, or what a function may have made of it (`EXCEPTION WHEN OTHERS THEN RAISE …`, PL/Perl):
+ * an error from inside a function has a context. Not what may go away by itself: conflicts, limits, cancels, timeouts.
+ */
+function mayBeRefusal(fields: ErrorFields): boolean {
+  const code = fields.get("C") ?? "";
+  return code === "25006" || (fields.has("W") && !/^(40|5[3-8])/.test(code));
+}
+
 export interface FailuresOptions {
   readonly core: Core;
   readonly front: Front;
@@ -76,12 +85,12 @@ export class Failures {
   }
 
   /**
-   * A bare request wanted to write: true when it is to be sent again at the ReadyForQuery. To a client's own READ ONLY
-   * the refusal is the answer.
+   * A bare request wanted to write, or may have: true when it is to be sent again at the ReadyForQuery. To a client's
+   * own READ ONLY the refusal is the answer.
    */
   refusesBare(fields: ErrorFields): boolean {
     const core = this.#core;
-    if (core.readOnlyDefault || fields.get("C") !== "25006" || !core.bare.refuse()) return false;
+    if (core.readOnlyDefault || !mayBeRefusal(fields) || !core.bare.refuse()) return false;
     core.names.failed();
     if (reply.kindOf(core.replies.head()) !== reply.QUERY) core.replies.dropUntilSync();
     return true;

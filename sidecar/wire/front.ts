@@ -46,7 +46,7 @@ export class Front implements MessageHandler {
     this.#extended = new ExtendedProtocol(core, this.out, () => this.framer.receivedEnd);
   }
 
-  /** Sends a bare request again that PostgreSQL refused: fenced, as it is a known writer now. Nothing is in flight. */
+  /** Sends a bare request again that PostgreSQL refused: fenced, as its phase says. Nothing is in flight. */
   repeat(): void {
     const core = this.#core;
     const { bare, host } = core;
@@ -69,7 +69,7 @@ export class Front implements MessageHandler {
         at += total;
       }
     }
-    bare.phase = "none";
+    bare.phase = bare.cancelled ? "none" : "again";
     // Answered here: no answer of the server comes that would let go on what has waited.
     if (bare.cancelled) this.framer.resume();
   }

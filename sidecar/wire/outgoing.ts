@@ -50,10 +50,13 @@ export class Outgoing {
     return unconfirmedError(core.identity, core.host.permitEndedMsAgo());
   }
 
-  /** Whether a request that only reads may go without the fence (bare.ts): the session is idle, its default read-only. */
+  /**
+   * Whether a request that only reads may go without the fence (bare.ts): the session is idle, its default read-only, and
+   * it is not one that is sent again.
+   */
   get mayGoBare(): boolean {
-    const { status, replies, seatBeltOpen } = this.#core;
-    return status === IDLE && replies.length === 0 && !seatBeltOpen;
+    const { status, replies, seatBeltOpen, bare } = this.#core;
+    return status === IDLE && replies.length === 0 && !seatBeltOpen && bare.phase === "none";
   }
 
   refusalText(error: WireError): string {

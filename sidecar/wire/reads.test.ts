@@ -65,6 +65,14 @@ describe("anything else", () => {
     "SELECT over(1), filter(1)",
     "SELECT a, join(1) FROM t",
     "SELECT * FROM join(1)",
+    "SELECT 'a' ILIKE join('b')",
+    "SELECT 'a' SIMILAR TO join('b')",
+    "SELECT DISTINCT ON (1) join(1)",
+    "SELECT DISTINCT ON (1) filter(1)",
+    "SELECT DISTINCT ON (a) over(1) FROM t",
+    // Names that a function of the application could well have.
+    "SELECT log('started')",
+    "SELECT reverse(42)",
     "SELECT (t).writes(1)",
     // What is not read for certain.
     "SELECT E'\\'; DELETE'",

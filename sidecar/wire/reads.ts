@@ -11,11 +11,13 @@ import {
   BEHIND_CALL,
   BY,
   CATALOG,
+  DISTINCT,
   FIRST,
   FOR,
   JOIN,
   LOCKS,
   NEVER,
+  ON,
   OPENS,
   ORDERS,
   READ_WORDS,
@@ -201,6 +203,7 @@ class ReadScan {
     const kind = TABLE.kindOf(bytes, start, this.#at, hash);
     if ((kind & NEVER) !== 0 || ((this.#beforeKind & FOR) !== 0 && (kind & LOCKS) !== 0)) return false;
     if (this.#before === START && (kind & FIRST) === 0) return false;
+    if ((this.#beforeKind & DISTINCT) !== 0 && (kind & ON) !== 0) return false;
     this.#catalog = this.#before === DOT && (this.#earlierKind & CATALOG) !== 0 && !this.#qualified;
     this.#qualified = this.#before === DOT;
     this.#next(WORD, kind, hash);
@@ -217,10 +220,8 @@ class ReadScan {
     if ((kind & OPENS) !== 0 || (this.#earlierKind & AS) !== 0) return true;
     if ((kind & BY) !== 0) return (this.#earlierKind & ORDERS) !== 0;
     if ((kind & BEHIND_CALL) !== 0) return this.#earlier === CLOSES;
-    if ((kind & JOIN) === 0) return false;
-    // Behind a table or a kind of join, and not behind what an expression follows.
-    if (this.#earlier === WORD) return this.#earlierKind === 0 || (this.#earlierKind & SIDE) !== 0;
-    return this.#earlier === CLOSES || this.#earlier === QUOTED;
+    // Behind another word, ILIKE say, an expression may begin with a function of that name.
+    return (kind & JOIN) !== 0 && (this.#earlierKind & SIDE) !== 0;
   }
 
   #number(): boolean {

@@ -14,10 +14,17 @@ export const BY = 128;
 /** OVER, FILTER, WITHIN: key words only behind a closing parenthesis. */
 export const BEHIND_CALL = 256;
 export const JOIN = 512;
-/** LEFT and RIGHT, which are functions, too. */
+/** What a JOIN that joins a parenthesis stands behind; LEFT and RIGHT are functions, too. */
 export const SIDE = 1024;
 export const CATALOG = 2048;
+/** DISTINCT ON (…), behind which an expression begins: OVER, FILTER and WITHIN are functions' names there. */
+export const DISTINCT = 4096;
+export const ON = 8192;
 
+/**
+ * An application may have functions of these names for arguments of its own: what they write is hidden as behind a view.
+ * Names that a writing function could well have (log, reverse, sign) are therefore not here.
+ */
 export const READ_WORDS: readonly (readonly [kind: number, words: string])[] = [
   [FIRST | OPENS, "select values"],
   [FIRST, "table with"],
@@ -32,11 +39,14 @@ export const READ_WORDS: readonly (readonly [kind: number, words: string])[] = [
   [BEHIND_CALL, "over filter within"],
   [JOIN, "join"],
   [SIDE | OPENS, "left right"],
+  [SIDE, "cross full inner natural outer"],
+  [DISTINCT | OPENS, "distinct"],
+  [ON | OPENS, "on"],
   [CATALOG, "pg_catalog"],
   [
     OPENS,
-    `all and any array between case cast coalesce distinct else except exists extract from greatest grouping having in
-    intersect lateral least limit not nullif offset on only or overlay position row some substring then trim union using when
+    `all and any array between case cast coalesce else except exists extract from greatest grouping having in
+    intersect lateral least limit not nullif offset only or overlay position row some substring then trim union using when
     where`,
   ],
   [OPENS, "bit bpchar char character dec decimal float interval numeric time timestamp timestamptz varchar"],
@@ -44,12 +54,12 @@ export const READ_WORDS: readonly (readonly [kind: number, words: string])[] = [
   [OPENS, "array_agg avg bit_and bit_or bool_and bool_or count every max min string_agg sum"],
   [OPENS, "corr covar_pop covar_samp mode percentile_cont percentile_disc stddev stddev_pop stddev_samp variance"],
   [OPENS, "cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number"],
-  [OPENS, "abs ceil ceiling div exp floor gcd lcm ln log mod pi power random round sign sqrt trunc width_bucket"],
+  [OPENS, "abs ceil ceiling div exp floor gcd lcm ln mod pi power random round sqrt trunc width_bucket"],
   [
     OPENS,
     `ascii bit_length btrim char_length character_length chr concat concat_ws convert_from decode encode format initcap
     length like lower lpad ltrim md5 octet_length quote_ident quote_literal quote_nullable regexp_match regexp_matches
-    regexp_replace regexp_split_to_array regexp_split_to_table repeat replace reverse rpad rtrim sha256 split_part
+    regexp_replace regexp_split_to_array regexp_split_to_table replace rpad rtrim sha256 split_part
     starts_with strpos substr to_hex translate upper`,
   ],
   [

@@ -47,7 +47,7 @@ export class Settling {
     }
     if (kind === reply.FUNCTION) core.entersFunction = false;
     if (core.bare.phase === "refused") return this.#repeats();
-    core.bare.phase = "none";
+    core.bare.end(core.hasFailed);
     const action = (head & reply.OWN) !== 0 ? DROP : PASS;
     if (core.replies.readies > 0) return action;
     if (core.bracket === "opening") this.#bracketAnswered();
