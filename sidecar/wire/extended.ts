@@ -30,6 +30,8 @@ export class ExtendedProtocol {
   readonly #core: Core;
   readonly #out: Outgoing;
   readonly #receivedEnd: () => number;
+  /** Of the text of the Parse at hand, if that is a read. */
+  #fingerprint = 0;
 
   /** `receivedEnd`: where what was received with the present message ends. */
   constructor(core: Core, out: Outgoing, receivedEnd: () => number) {
@@ -87,11 +89,8 @@ export class ExtendedProtocol {
     if (!SHAPE.read(bytes, start, end)) return false;
     if (!SHAPE.runs) return true;
     if (!this.#out.mayGoBare || SHAPE.end < end || end - start > BARE_BYTES_MAX || bare.inTheWay) return false;
-    const { textStart, textEnd, nameStart, nameEnd } = SHAPE;
-    const parses = textStart !== -1;
-    const fingerprint = parses
-      ? readFingerprint(bytes, textStart, textEnd, core.standardStrings)
-      : bare.names.find(bytes, nameStart, nameEnd);
+    const parses = bytes[start] === FRONT.parse;
+    const fingerprint = parses ? this.#fingerprint : bare.names.find(bytes, SHAPE.nameStart, SHAPE.nameEnd);
     if (fingerprint === 0 || bare.writers.has(fingerprint)) return false;
     bare.begin(fingerprint, bytes, start, end);
     // What follows waits: if this one is to be sent again, it must not have overtaken it.
@@ -141,17 +140,8 @@ export class ExtendedProtocol {
     const at = start + 5;
     const nameEnd = nameStop(bytes, at, end, end - start < total);
     switch (type) {
-      case FRONT.parse: {
-        const found = lexFirst(
-          bytes,
-          nameEnd + 1,
-          cstringEnd(bytes, nameEnd + 1, end),
-          this.#core,
-          end - start < total,
-        );
-        if (!found) return EMPTY_STATEMENT;
-        return found.kind === "plain" ? undefined : found;
-      }
+      case FRONT.parse:
+        return this.#parsed(bytes, nameEnd + 1, end, end - start < total);
       case FRONT.bind:
         return names.statement(bytes, nameEnd + 1, nameStop(bytes, nameEnd + 1, end, end - start < total));
       case FRONT.describe:
@@ -161,13 +151,23 @@ export class ExtendedProtocol {
     }
   }
 
+  /** `more`: the text goes on behind `end`; then it is no read to be sure of. */
+  #parsed(bytes: Buffer, at: number, end: number, more: boolean): Statement | undefined {
+    const textEnd = cstringEnd(bytes, at, end);
+    this.#fingerprint = textEnd < end ? readFingerprint(bytes, at, textEnd, this.#core.standardStrings) : 0;
+    if (this.#fingerprint !== 0) return undefined;
+    const found = lexFirst(bytes, at, textEnd, this.#core, more);
+    if (!found) return EMPTY_STATEMENT;
+    return found.kind === "plain" ? undefined : found;
+  }
+
   #enqueue(type: number, bytes: Buffer, start: number, end: number, statement: Statement | undefined): void {
     const core = this.#core;
     const at = start + 5;
     switch (type) {
       case FRONT.parse: {
         const nameEnd = cstringEnd(bytes, at, end);
-        this.#noteRead(bytes, at, nameEnd, end, statement);
+        core.bare.names.note(bytes, at, nameEnd, this.#fingerprint);
         return this.#noted(reply.PARSE, core.names.parse(bytes, at, nameEnd, statement));
       }
       case FRONT.bind:
@@ -179,19 +179,6 @@ export class ExtendedProtocol {
         core.replies.push(reply.EXECUTE);
         this.#executes(statement);
     }
-  }
-
-  /** `end`: of what is at hand of the Parse; a text that goes on is none to be sure of. */
-  #noteRead(bytes: Buffer, at: number, nameEnd: number, end: number, statement: Statement | undefined): void {
-    const { names } = this.#core.bare;
-    const textEnd = cstringEnd(bytes, nameEnd + 1, end);
-    const whole = statement === undefined && textEnd < end;
-    names.note(
-      bytes,
-      at,
-      nameEnd,
-      whole ? readFingerprint(bytes, nameEnd + 1, textEnd, this.#core.standardStrings) : 0,
-    );
   }
 
   #noted(kind: number, noted: boolean): void {

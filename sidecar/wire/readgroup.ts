@@ -2,15 +2,12 @@
  * Looks ahead at a group of the extended protocol, up to its Sync: whether it does nothing but run one statement, or
  * nothing but prepare one. Does NOT look at the statement itself.
  */
-import { cstringEnd, FRONT } from "./messages.ts";
+import { FRONT } from "./messages.ts";
 
 /** What was found of the group at hand; one serves all sessions of a thread, for the length of a call. */
 export class GroupShape {
   /** Behind the Sync. */
   end = 0;
-  /** Text of its Parse; -1: there is none. */
-  textStart = -1;
-  textEnd = -1;
   /** Name of the statement that it binds or prepares. */
   nameStart = 0;
   nameEnd = 0;
@@ -25,7 +22,6 @@ export class GroupShape {
    * portal. False: another shape, or not all of it is there.
    */
   read(bytes: Buffer, start: number, end: number): boolean {
-    this.textStart = -1;
     this.runs = false;
     this.#bound = false;
     let named = false;
@@ -45,23 +41,21 @@ export class GroupShape {
   }
 
   #take(type: number | undefined, bytes: Buffer, at: number, end: number, named: boolean): boolean {
-    const stop = cstringEnd(bytes, at, end);
+    const stop = nameEnd(bytes, at, end);
     switch (type) {
       case FRONT.parse:
         if (named) return false;
         this.nameStart = at;
         this.nameEnd = stop;
-        this.textStart = stop + 1;
-        this.textEnd = cstringEnd(bytes, stop + 1, end);
         return true;
       case FRONT.bind: {
-        const nameEnd = cstringEnd(bytes, stop + 1, end);
-        if (this.#bound || (named && !this.#isName(bytes, stop + 1, nameEnd))) return false;
+        const statementEnd = nameEnd(bytes, stop + 1, end);
+        if (this.#bound || (named && !this.#isName(bytes, stop + 1, statementEnd))) return false;
         this.#bound = true;
         this.#portalStart = at;
         this.#portalEnd = stop;
         this.nameStart = stop + 1;
-        this.nameEnd = nameEnd;
+        this.nameEnd = statementEnd;
         return true;
       }
       case FRONT.describe:
@@ -82,6 +76,13 @@ export class GroupShape {
   #isName(bytes: Buffer, start: number, end: number): boolean {
     return equal(bytes, start, end, this.nameStart, this.nameEnd);
   }
+}
+
+/** As `cstringEnd` (messages.ts), faster where there are a few bytes. */
+function nameEnd(bytes: Buffer, start: number, end: number): number {
+  let at = start;
+  while (at < end && bytes[at] !== 0) at++;
+  return at;
 }
 
 function equal(bytes: Buffer, aStart: number, aEnd: number, bStart: number, bEnd: number): boolean {
