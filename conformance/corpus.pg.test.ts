@@ -2,7 +2,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { oldestAndNewest } from "../testing/postgres.ts";
+import { endsAnd14 } from "../testing/postgres.ts";
 import { type Arena, startArena } from "./arena.ts";
 import { CORPUS_DATABASE, corpusMissing, corpusScripts, runScript } from "./corpus.ts";
 import { explain } from "./differences.ts";
@@ -10,7 +10,7 @@ import { explain } from "./differences.ts";
 const why = corpusMissing();
 if (why) console.warn(`skipped: ${why}`);
 
-describe.skipIf(why).each(oldestAndNewest())("PostgreSQL %i", (version) => {
+describe.skipIf(why).each(endsAnd14())("PostgreSQL %i", (version) => {
   let arena: Arena;
 
   beforeAll(async () => {
@@ -18,7 +18,8 @@ describe.skipIf(why).each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
   afterAll(() => arena?.stop());
 
-  test.each(corpusScripts)("%s", async (script) => {
+  const scripts = corpusScripts.filter((_script, i) => version !== 14 || i % 4 === 0);
+  test.each(scripts)("%s", async (script) => {
     const direct = await runScript(arena, script, arena.direct);
     const proxied = await runScript(arena, script, arena.proxied);
     expect(direct).toContain(readFileSync(join(import.meta.dirname, "corpus", script), "utf8").split("\n")[0]);

@@ -32,6 +32,11 @@ describe.each(postgresVersions().found)("protected tables on PostgreSQL %i", (ve
       },
     );
   const rowCount = async (): Promise<number> => (await admin.query(`SELECT count(*)::int AS n FROM ${t}`)).rows[0].n;
+  /** By MERGE, which PostgreSQL has from 15 on. */
+  const deleting = (id: number): string =>
+    version >= 15
+      ? `MERGE INTO ${t} m USING (VALUES (${id})) s(id) ON m.id = s.id WHEN MATCHED THEN DELETE`
+      : `DELETE FROM ${t} WHERE id = ${id}`;
   const claim = (generation: number): string => `SET LOCAL fence.generation_${jobId} = ${generation}`;
 
   beforeAll(async () => {
@@ -55,7 +60,7 @@ describe.each(postgresVersions().found)("protected tables on PostgreSQL %i", (ve
       `UPDATE ${t} SET v = 5 WHERE false`,
       `DELETE FROM ${t}`,
       `TRUNCATE ${t}`,
-      `MERGE INTO ${t} m USING (VALUES (1)) s(id) ON m.id = s.id WHEN MATCHED THEN DELETE`,
+      deleting(1),
       `COPY ${t} FROM STDIN`,
       `WITH w AS (INSERT INTO ${t} VALUES (2) RETURNING 1) SELECT * FROM w`,
       `INSERT INTO view_${count} VALUES (2, 0)`,
@@ -91,7 +96,7 @@ describe.each(postgresVersions().found)("protected tables on PostgreSQL %i", (ve
     }
     await admin.query(
       `BEGIN; SELECT fence.enter('${name}', 1); COPY ${t} FROM PROGRAM 'echo 3,0' (FORMAT csv);
-       MERGE INTO ${t} m USING (VALUES (3)) s(id) ON m.id = s.id WHEN MATCHED THEN DELETE; COMMIT`,
+       ${deleting(3)}; COMMIT`,
     );
     const admitted = await job.admit(jobId, 1);
     await admin.query("GRANT outsider TO invoice_app");

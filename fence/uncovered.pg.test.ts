@@ -1,4 +1,6 @@
 import { execFileSync } from "node:child_process";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
 import type { Client } from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, failure, startFenced, until } from "../testing/fenced.ts";
@@ -126,7 +128,9 @@ describe.each(postgresVersions().found)("partitions, copies and what is not cove
     await until(admin, "SELECT count(*) = 1 FROM fed");
     await protect(fenced.admin, JOB, ["fed"], { always: true });
     await source.query("UPDATE fed SET v = 2; DELETE FROM fed");
-    await until(admin, "SELECT apply_error_count > 0 FROM pg_stat_subscription_stats");
+    // Failures are counted from 15 on; before that, the worker that met one is gone for some seconds.
+    if (version >= 15) await until(admin, "SELECT apply_error_count > 0 FROM pg_stat_subscription_stats");
+    else await until(admin, "SELECT NOT active FROM pg_replication_slots");
     expect((await admin.query("SELECT v FROM fed")).rows).toEqual([{ v: 1 }]);
     await admin.query("ALTER SUBSCRIPTION s DISABLE");
     await admin.query("ALTER SUBSCRIPTION s SET (slot_name = NONE)");
@@ -135,9 +139,11 @@ describe.each(postgresVersions().found)("partitions, copies and what is not cove
   });
 
   test("a dump brings the protection along, and data alone does not get in", async ({ skip }) => {
-    if (version !== 15) skip("needs a pg_dump that is not older than the server; there is 15");
+    const programs = "/usr/lib/postgresql/15/bin";
+    if (version > 15 || !existsSync(programs))
+      skip("needs a pg_dump that is not older than the server, of Debian's 15");
     const run = (command: string, args: string[], input?: string): string =>
-      execFileSync(`/usr/lib/postgresql/15/bin/${command}`, args, {
+      execFileSync(join(programs, command), args, {
         encoding: "utf8",
         stdio: ["pipe", "pipe", "pipe"],
         env: { ...process.env, PGHOST: fenced.postgres.host, PGPORT: String(fenced.postgres.port), PGUSER: "postgres" },

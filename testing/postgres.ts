@@ -1,5 +1,5 @@
 /**
- * Real PostgreSQL servers for tests: the npm binaries (16, 17, 18) and, where Debian's package is installed, 15.
+ * Real PostgreSQL servers for tests: the npm binaries (14, 16, 17, 18) and, where Debian's package is installed, 15.
  * Each server has its own data directory and a free port on loopback, and ends with `stop()`.
  */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
@@ -11,7 +11,7 @@ import { fileURLToPath } from "node:url";
 import pg from "pg";
 import { endingWithParent } from "./serving.ts";
 
-export type PostgresVersion = 15 | 16 | 17 | 18;
+export type PostgresVersion = 14 | 15 | 16 | 17 | 18;
 
 export interface TestPostgres {
   readonly version: PostgresVersion;
@@ -45,7 +45,7 @@ const root = join(dirname(fileURLToPath(import.meta.url)), "..");
 export function postgresVersions(): { found: PostgresVersion[]; missing: { version: PostgresVersion; why: string }[] } {
   const found: PostgresVersion[] = [];
   const missing: { version: PostgresVersion; why: string }[] = [];
-  for (const version of [15, 16, 17, 18] as const) {
+  for (const version of [14, 15, 16, 17, 18] as const) {
     if (existsSync(join(installDir(version), "bin", "postgres"))) found.push(version);
     else
       missing.push({ version, why: version === 15 ? "Debian's package postgresql-15 is not installed" : "run npm ci" });
@@ -53,9 +53,17 @@ export function postgresVersions(): { found: PostgresVersion[]; missing: { versi
   return { found, missing };
 }
 
-/** The oldest and the newest supported version, as far as they are here: for tests that need not run on each. */
+/**
+ * 15 and 18, as far as they are here: for tests that need not run on each. 14 works as 15 does, and is near its end: the
+ * fence's tests run on it, and of the proxy's those with `endsAnd14`.
+ */
 export function oldestAndNewest(): PostgresVersion[] {
   return postgresVersions().found.filter((version) => version === 15 || version === 18);
+}
+
+/** The same and 14, for which a test is to choose a part of its cases. */
+export function endsAnd14(): PostgresVersion[] {
+  return postgresVersions().found.filter((version) => version <= 15 || version === 18);
 }
 
 function installDir(version: PostgresVersion): string {
