@@ -80,6 +80,11 @@ export class Framer {
     return this.#partialLength === 0 && this.#streamLeft === 0 && !this.#holding;
   }
 
+  /** The beginning of a message that was not decided on. */
+  get unfinished(): Buffer {
+    return this.#partial.subarray(0, this.#partialLength);
+  }
+
   /** Takes the next bytes. While holding they are kept; the caller stops reading then, so it is one chunk at most. */
   feed(bytes: Buffer, start: number, end: number): void {
     if (this.#holding) {

@@ -10,6 +10,7 @@ import { systemClock } from "../../platform/clock.ts";
 import { silentLogger } from "../../platform/log.ts";
 import { systemRandom } from "../../platform/random.ts";
 import { Choices, mutated } from "../../testing/hostilemessages.ts";
+import { RawClient } from "../../testing/rawclient.ts";
 import { seededRandom } from "../../testing/seeded.ts";
 import { ProtocolError } from "./framer.ts";
 import {
@@ -21,6 +22,7 @@ import {
   errorMessage,
   message,
   parameterStatus,
+  query,
   readyForQuery,
 } from "./messages.ts";
 import { type RunningProxy, startProxy } from "./proxy.ts";
@@ -133,6 +135,11 @@ describe("a server's answers to a login", () => {
     readyForQuery(0x49),
   ];
 
+  const STARTS = [
+    authenticationOk(),
+    ...[[], [complete], [complete], [complete], [refused]].flatMap((said) => [...said, readyForQuery(0x49)]),
+  ];
+
   test("changed at will, admit the session or refuse it with a reason", async () => {
     let script: Buffer = Buffer.alloc(0);
     const address = await serverThat((socket) => socket.once("data", () => socket.end(script)));
@@ -175,6 +182,34 @@ describe("a server's answers to a login", () => {
     expect(process.memoryUsage().arrayBuffers - before).toBeLessThan(64 * MIB);
   });
 
+  test("what comes in one piece with the end of the start belongs to the session, be it a part of a message", async () => {
+    const notice = errorMessage(
+      BACK.notice,
+      new Map(Object.entries({ S: "NOTICE", V: "NOTICE", C: "00000", M: "hello" })),
+    );
+    const answer = [notice.subarray(9), message(BACK.commandComplete, cstring("SHOW")), readyForQuery(0x49)];
+    const address = await serverThat((socket) => {
+      socket.once("data", () => {
+        socket.write(Buffer.concat([...STARTS, notice, notice.subarray(0, 9)]));
+        socket.on("data", (chunk: Buffer) => chunk.includes("SHOW a") && socket.write(Buffer.concat(answer)));
+      });
+    });
+    const client = await clientOf(address);
+    await client.exchange(1, query("SHOW a"));
+    const hello = expect.stringMatching(/^N .*hello/);
+    expect(client.transcript.slice(-5)).toEqual(["Z I", hello, hello, "C SHOW·", "Z I"]);
+  });
+
+  test("a server that ends in one piece with the start has the last word", async () => {
+    const fatal = errorMessage(BACK.error, new Map(Object.entries({ S: "FATAL", V: "FATAL", C: "57P01", M: "shut" })));
+    const address = await serverThat((socket) =>
+      socket.once("data", () => socket.end(Buffer.concat([...STARTS, fatal]))),
+    );
+    const client = await clientOf(address);
+    await client.until(() => client.closed);
+    expect(client.transcript.slice(-2)).toEqual(["Z I", expect.stringMatching(/^E S=FATAL C=57P01/)]);
+  });
+
   test("of a huge length are refused before anything is set aside for them", async () => {
     const header = Buffer.concat([Buffer.from("R"), code(0x7fffffff)]);
     const address = await serverThat((socket) => socket.once("data", () => socket.write(header)));
@@ -184,14 +219,28 @@ describe("a server's answers to a login", () => {
   });
 });
 
-/** In front of nothing, with bounds that pass fifty times as fast. */
-const startProxyOnly = (): Promise<RunningProxy> =>
+/** Through a proxy in front of `address`. */
+async function clientOf(address: DatabaseAddress): Promise<RawClient> {
+  const permit = new Permit();
+  permit.extend(systemClock.monoMs() + 60_000);
+  permit.open();
+  const proxy = await startProxyOnly(address, permit);
+  closing.push(() => void proxy.close());
+  const client = await RawClient.open({ port: proxy.port, database: address.database });
+  closing.push(() => client.socket.destroy());
+  return client;
+}
+
+const NOWHERE: DatabaseAddress = { host: "127.0.0.1", port: 1, database: "d", user: "u", sslmode: "disable" };
+
+/** With bounds that pass fifty times as fast. */
+const startProxyOnly = (address = NOWHERE, permit = new Permit()): Promise<RunningProxy> =>
   startProxy({
     listen: { host: "127.0.0.1", port: 0 },
-    address: { host: "127.0.0.1", port: 1, database: "d", user: "u", sslmode: "disable" },
+    address,
     jobId: 1,
     identity: IDENTITY,
-    permit: new Permit(),
+    permit,
     clock: { ...systemClock, after: (ms, fn) => systemClock.after(ms / 50, fn) },
     random: systemRandom,
     log: silentLogger,

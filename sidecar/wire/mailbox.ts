@@ -59,6 +59,12 @@ export class Mailbox implements MessageHandler {
     }
   }
 
+  /** What has come behind the messages that were taken, the beginning of one, too. Throws ProtocolError. */
+  rest(): Buffer {
+    if (this.#failure instanceof ProtocolError) throw this.#failure;
+    return Buffer.concat([...this.#received.splice(0).map(({ bytes }) => bytes), this.#framer.unfinished]);
+  }
+
   send(bytes: Buffer): void {
     this.#channel.push(bytes, 0, bytes.length);
     this.#channel.flush();

@@ -333,6 +333,8 @@ class Listener implements RunningProxy {
     const bytes = greeting(upstream, plan, key);
     channel.push(bytes, 0, bytes.length);
     channel.flush();
+    const { behind } = upstream;
+    if (behind.length > 0) upstream.channel.onBytes(behind, 0, behind.length);
     if (client.early.length > 0) channel.onBytes(client.early, 0, client.early.length);
     client.early = Buffer.alloc(0);
   }

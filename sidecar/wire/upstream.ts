@@ -39,6 +39,8 @@ export interface Upstream {
   readonly parameters: ReadonlyMap<string, string>;
   readonly pid: number;
   readonly key: Buffer;
+  /** What came behind the start (a notice, the end of the server): it belongs to the session. */
+  readonly behind: Buffer;
 }
 
 /** The client is not let in; `bytes` is the ErrorResponse for it. */
@@ -137,7 +139,7 @@ async function start(channel: Channel, socket: Socket, route: Route, options: Up
   const parameters = new Map<string, string>();
   const { pid, key } = await login(mailbox, socket, options, parameters);
   for (const step of options.steps) await runStep(mailbox, step, parameters, options.address);
-  return { channel, route, parameters, pid, key };
+  return { channel, route, parameters, pid, key, behind: mailbox.rest() };
 }
 
 async function login(
