@@ -196,6 +196,8 @@ export class Back implements MessageHandler {
     const tag = bytes.toString("latin1", at, cstringEnd(bytes, at, end));
     if (tag === "COMMIT" || tag === "ROLLBACK") {
       if (mayLeave) core.entered = false;
+      if (tag === "COMMIT")
+        core.readOnlyDefaultKept = core.readOnlyDefaultsInFlight.shift() ?? core.readOnlyDefaultKept;
     } else if (tag === "DISCARD ALL" || tag === "DEALLOCATE ALL") {
       core.names.clear();
       core.prepared = 0;

@@ -154,8 +154,12 @@ export class Core {
   readOnly = false;
   /** The client's own default for new transactions; the server's is always on (a seat belt, not the fence). */
   readOnlyDefault = false;
-  /** What a ROLLBACK brings it back to. */
+  /** What a ROLLBACK brings it back to, if everything in flight succeeds. */
   readOnlyDefaultCommitted = false;
+  /** The same by the server's answers. */
+  readOnlyDefaultKept = false;
+  /** What each COMMIT in flight keeps. */
+  readonly readOnlyDefaultsInFlight: boolean[] = [];
   /** What RESET brings it back to. */
   readonly readOnlyDefaultAtStart: boolean;
   /** Something was answered with an error since the session was last idle. */
@@ -231,6 +235,7 @@ export class Core {
     this.host = options.host;
     this.readOnlyDefault = options.readOnlyDefault;
     this.readOnlyDefaultCommitted = options.readOnlyDefault;
+    this.readOnlyDefaultKept = options.readOnlyDefault;
     this.readOnlyDefaultAtStart = options.readOnlyDefault;
     this.readOnlyDefaultTold = options.readOnlyDefault;
     this.readOnly = options.readOnlyDefault;

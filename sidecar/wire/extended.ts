@@ -256,8 +256,10 @@ export class ExtendedProtocol {
     const core = this.#core;
     // Outside of a block, too: there it commits what the group has done so far.
     if (statement.kind === "commit") core.commitInFlight = true;
-    if (statement.kind === "commit" && core.status !== FAILED) core.readOnlyDefaultCommitted = core.readOnlyDefault;
-    else core.readOnlyDefault = core.readOnlyDefaultCommitted;
+    if (statement.kind === "commit" && core.status !== FAILED) {
+      core.readOnlyDefaultCommitted = core.readOnlyDefault;
+      core.readOnlyDefaultsInFlight.push(core.readOnlyDefault);
+    } else core.readOnlyDefault = core.readOnlyDefaultCommitted;
     core.entered = false;
     if (!statement.chain) core.readOnly = core.readOnlyDefault;
     core.status = statement.chain && core.status !== IDLE ? IN_BLOCK : IDLE;

@@ -45,6 +45,8 @@ export type QueryPlan =
       readonly readOnly: boolean;
       readonly readOnlyDefault: boolean;
       readonly readOnlyDefaultCommitted: boolean;
+      /** What each COMMIT in it keeps of that. */
+      readonly readOnlyDefaults: readonly boolean[];
       /** The message ends a transaction or may write outside a block: without its answer its outcome is unknown. */
       readonly commits: boolean;
     };
@@ -63,6 +65,7 @@ export function planQuery(state: TransactionState, text: Lexed): QueryPlan {
     readOnly: walk.readOnly,
     readOnlyDefault: walk.readOnlyDefault,
     readOnlyDefaultCommitted: walk.readOnlyDefaultCommitted,
+    readOnlyDefaults: walk.readOnlyDefaults,
     commits: walk.commits || (state.status === IDLE && walk.injections.length > 0),
   };
 }
@@ -83,6 +86,7 @@ class Walk {
   readOnly: boolean;
   readOnlyDefault: boolean;
   readOnlyDefaultCommitted: boolean;
+  readonly readOnlyDefaults: boolean[] = [];
   commits = false;
   readonly #readOnlyDefaultAtStart: boolean;
   #entered: boolean;
@@ -171,8 +175,10 @@ class Walk {
   #ends(statement: Statement): void {
     const commits = statement.kind === "commit";
     if (commits) this.commits = true;
-    if (commits && !this.#failed) this.readOnlyDefaultCommitted = this.readOnlyDefault;
-    else this.readOnlyDefault = this.readOnlyDefaultCommitted;
+    if (commits && !this.#failed) {
+      this.readOnlyDefaultCommitted = this.readOnlyDefault;
+      this.readOnlyDefaults.push(this.readOnlyDefault);
+    } else this.readOnlyDefault = this.readOnlyDefaultCommitted;
     if (!statement.chain) {
       this.readOnly = this.readOnlyDefault;
       this.#open = false;

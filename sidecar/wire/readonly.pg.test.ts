@@ -48,6 +48,11 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     ["BEGIN", "SET default_transaction_read_only = on", "COMMIT"],
     ["SET default_transaction_read_only = on; SELECT 1/0"],
     ["BEGIN", "SET default_transaction_read_only = on", "SELECT 1/0", "COMMIT"],
+    ["SET default_transaction_read_only = on; SELECT 1/0; COMMIT"],
+    ["SET default_transaction_read_only = on; COMMIT; SET default_transaction_read_only = off; SELECT 1/0; COMMIT"],
+    ["BEGIN; SET default_transaction_read_only = on; SELECT 1/0; COMMIT", "COMMIT"],
+    ["BEGIN", "SELECT 1", "SET default_transaction_read_only = on; SELECT 1/0; COMMIT", "ROLLBACK"],
+    ["BEGIN", "SET default_transaction_read_only = on; COMMIT; BEGIN; SELECT 1/0", "ROLLBACK"],
     ["SET default_transaction_read_only = on", "DISCARD ALL"],
     ["SET default_transaction_read_only = on", "RESET ALL"],
     ["BEGIN", "SET default_transaction_read_only = on", "ROLLBACK"],
@@ -62,8 +67,8 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
         const answers: (string | undefined)[] = [];
         const client = await RawClient.open({ port });
         for (const sql of settings) {
-          if (how === "simple" || sql.includes(";")) await client.exchange(1, query(sql));
-          else await client.exchange(1, ...group(sql));
+          if (how === "simple") await client.exchange(1, query(sql));
+          else await client.exchange(1, ...sql.split("; ").flatMap((one) => group(one).slice(0, -1)), sync());
         }
         for (const sql of [INSERT, ...SHOWING]) {
           for (const request of [[query(sql)], group(sql)]) {

@@ -81,11 +81,14 @@ export class Settling {
       core.unpredictable = false;
       core.commitInFlight = false;
       core.uncertain = false;
+      core.readOnlyDefaultsInFlight.length = 0;
+      if (core.hasFailed) core.readOnlyDefaultCommitted = core.readOnlyDefaultKept;
       if (status === IDLE) {
         core.entered = false;
         // An error outside of a block has undone the SET in front of it.
         if (core.hasFailed) core.readOnlyDefault = core.readOnlyDefaultCommitted;
         else core.readOnlyDefaultCommitted = core.readOnlyDefault;
+        core.readOnlyDefaultKept = core.readOnlyDefault;
         core.readOnly = core.readOnlyDefault;
         core.refusedInBlock = undefined;
       }

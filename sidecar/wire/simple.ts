@@ -54,6 +54,7 @@ export class SimpleProtocol {
     core.readOnly = plan.readOnly;
     core.readOnlyDefault = plan.readOnlyDefault;
     core.readOnlyDefaultCommitted = plan.readOnlyDefaultCommitted;
+    core.readOnlyDefaultsInFlight.push(...plan.readOnlyDefaults);
     if (plan.commits) core.commitInFlight = true;
     core.unpredictable = true;
     // Its ReadyForQuery ends the group in front of it.
