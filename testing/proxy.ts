@@ -1,5 +1,6 @@
 /** For tests: a proxy of one generation in front of a server with the fence schema. */
 import pg from "pg";
+import { onTestFinished } from "vitest";
 import type { DatabaseAddress } from "../fence/database.ts";
 import { Permit } from "../lease/permit.ts";
 import { systemClock } from "../platform/clock.ts";
@@ -7,9 +8,10 @@ import { silentLogger } from "../platform/log.ts";
 import { systemRandom } from "../platform/random.ts";
 import { type ProxyConfig, type RunningProxy, startProxy } from "../sidecar/wire/proxy.ts";
 import { fenceVerdict } from "../sidecar/wire/verdict.ts";
-import type { JobOfTest } from "./fenced.ts";
+import type { Fenced, JobOfTest } from "./fenced.ts";
 
 export interface ProxyOfTest {
+  readonly jobId: number;
   readonly proxy: RunningProxy;
   readonly permit: Permit;
   readonly port: number;
@@ -19,6 +21,21 @@ export interface ProxyOfTest {
 }
 
 const FAR_MS = 86_400_000;
+let jobs = 0;
+
+export interface ServedJob {
+  readonly job: JobOfTest & { readonly address: DatabaseAddress };
+  readonly jobId: number;
+  readonly proxy: ProxyOfTest;
+}
+
+/** A job of its own, generation 1 of which is raised, and served until the test ends. */
+export async function serveNewJob(fenced: Fenced, options: Partial<ProxyConfig> = {}): Promise<ServedJob> {
+  const job = { ...fenced.job(`test/served-${++jobs}`), address: fenced.address };
+  const proxy = await startFencedProxy(job, 1, options);
+  onTestFinished(() => proxy.stop());
+  return { job, jobId: proxy.jobId, proxy };
+}
 
 /** Raises `generation` and serves it. */
 export async function startFencedProxy(
@@ -49,6 +66,7 @@ export async function startFencedProxy(
   const open: pg.Client[] = [];
   const { port } = proxy;
   return {
+    jobId,
     proxy,
     permit,
     port,

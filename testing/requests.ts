@@ -1,0 +1,8 @@
+/** For tests: statements in the extended protocol, as drivers send them. */
+import { bind, execute, parse, sync } from "../sidecar/wire/messages.ts";
+
+/** Parse, Bind and Execute, by way of the unnamed statement or of one with a name. */
+export const run = (sql: string, name = ""): Buffer[] => [parse(name, sql), bind("", name), execute("")];
+
+/** The statements one after the other, and one Sync. */
+export const group = (...sqls: string[]): Buffer[] => [...sqls.flatMap((sql) => run(sql)), sync()];
