@@ -5,12 +5,13 @@
  */
 import fc from "fast-check";
 import type pg from "pg";
-import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { type Fenced, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { type Fenced, startFenced, until } from "../../testing/fenced.ts";
 import { judgedTableSql } from "../../testing/judge.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { serveNewJob } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
+import { group, run } from "../../testing/requests.ts";
 import { lex } from "./lexer.ts";
 import {
   bind,
@@ -28,7 +29,6 @@ import {
 } from "./messages.ts";
 
 const INSERT = "INSERT INTO w (note) VALUES ($$x$$)";
-const run = (sql: string, name = ""): Buffer[] => [parse(name, sql), bind("", name), execute("")];
 
 /** Everything that begins, ends or opens a transaction, errors, and writes of every kind. */
 const STATEMENTS = [
@@ -126,35 +126,21 @@ const text = fc
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
-  const proxies: ProxyOfTest[] = [];
-  let jobs = 0;
 
   beforeAll(async () => {
     fenced = await startFenced({ version });
     admin = await fenced.connectAdmin();
-    await admin.query(`
-      ${judgedTableSql("invoice_app")}
-      `);
+    await admin.query(judgedTableSql("invoice_app"));
   });
-  afterEach(async () => {
-    for (const proxy of proxies.splice(0)) await proxy.stop();
+  beforeEach(async () => {
     await admin.query("TRUNCATE w");
   });
-  afterAll(async () => {
-    await fenced.stop();
-  });
-
-  async function start(): Promise<{ job: JobOfTest; proxy: ProxyOfTest }> {
-    const job = { ...fenced.job(`attack-${++jobs}`), address: fenced.address };
-    const proxy = await startFencedProxy(job, 1);
-    proxies.push(proxy);
-    return { job, proxy };
-  }
+  afterAll(() => fenced.stop());
 
   test("INV-3: random sequences of messages, pipelined at will, write no row outside of the gate", {
     timeout: 300_000,
   }, async () => {
-    const { proxy } = await start();
+    const { proxy } = await serveNewJob(fenced);
     let written = 0;
     await fc.assert(
       fc.asyncProperty(batches, fc.constantFrom(false, false, false, true), async (all, isReadOnly) => {
@@ -198,7 +184,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("INV-13: a client that reads nothing, and one in the middle of a COPY, are ended within the drain time", async () => {
-    const { job, proxy } = await start();
+    const { job, proxy } = await serveNewJob(fenced);
     const [deaf, copying] = [await RawClient.open(proxy), await RawClient.open(proxy)];
     for (const sql of ["BEGIN", INSERT]) await deaf.exchange(1, query(sql));
     deaf.socket.pause();
@@ -216,8 +202,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("INV-3, INV-13: twenty sessions that never pause are drained, and none of them writes a row afterwards", async () => {
-    const { job, proxy } = await start();
-    const group = (...sqls: string[]): Buffer[] => [...sqls.flatMap((sql) => run(sql)), sync()];
+    const { job, proxy } = await serveNewJob(fenced);
     const loops: (readonly [readies: number, parts: readonly Buffer[]])[] = [
       [1, [query(INSERT)]],
       [2, [...group(INSERT), ...group(INSERT)]],
@@ -240,7 +225,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("INV-2, INV-7: of two raises of one pod at once, with two nonces or two generations, one holds", async () => {
-    const { job } = await start();
+    const { job } = await serveNewJob(fenced);
     const tried = async (...raises: [generation: number, holder: string, nonce: string][]): Promise<string[]> => {
       const outcomes = raises.map(([generation, holder, nonce]) =>
         job.raise(generation, { holder, nonce }).then(
@@ -258,7 +243,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("INV-10: a COPY whose Sync comes before its data, with the next group behind it, is answered and committed", async () => {
-    const { proxy } = await start();
+    const { proxy } = await serveNewJob(fenced);
     const client = await RawClient.open(proxy);
     client.send(...run("COPY w (note) FROM STDIN"), sync());
     const answers = await client.exchange(2, copyData(Buffer.from("c\n")), copyDone(), sync(), ...run(INSERT), sync());

@@ -1,5 +1,6 @@
 /** Reads that go without the fence: when they do, when they do not, and what the client hears if one wants to write. */
 import { describe, expect, test } from "vitest";
+import { group } from "../../testing/requests.ts";
 import { answers, complete, entered, error, PREFIX, Setup, SUPERSEDED } from "../../testing/wiresetup.ts";
 import { BARE_BYTES_MAX } from "./bare.ts";
 import {
@@ -33,7 +34,6 @@ const columns = message(BACK.rowDescription, Buffer.alloc(2));
 const fenceAnswersLater = [...answers("2"), complete("SET"), ...answers("2"), complete("SELECT 0")];
 const describePortal = message(FRONT.describe, cstring("P"));
 const describeStatement = (name: string): Buffer => message(FRONT.describe, cstring(`S${name}`));
-const group = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute(""), sync()];
 const inFlight = (setup: Setup): Setup => {
   setup.client(...group("INSERT")).server(...fenceAnswers, ...answers("12"), complete("INSERT 0 1"), IDLE);
   return setup.client(...group("INSERT"));

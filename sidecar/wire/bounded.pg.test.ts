@@ -9,9 +9,9 @@ import type pg from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { RAISE_GRACE_MS } from "../../fence/client.ts";
 import { judgeCommitOrder } from "../../testing/commitorder.ts";
-import { type Failure, type Fenced, failure, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
+import { type Failure, type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { type ProxyOfTest, serveNewJob } from "../../testing/proxy.ts";
 import { RACE_SETTINGS } from "../../testing/race.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, copyData, execute, flush, parse, query } from "./messages.ts";
@@ -35,8 +35,6 @@ type Clients = (scene: Scene) => Promise<() => Promise<Failure[]>>;
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
-  const proxies: ProxyOfTest[] = [];
-  let jobs = 0;
 
   beforeAll(async () => {
     fenced = await startFenced({ version, settings: RACE_SETTINGS });
@@ -47,12 +45,9 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
       CREATE PROCEDURE slow() LANGUAGE plpgsql AS $$ BEGIN ${WRITE}; COMMIT; ${WRITE}; PERFORM pg_sleep(60); END $$`);
   });
   afterEach(async () => {
-    for (const proxy of proxies.splice(0)) await proxy.stop();
     await admin.query("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots");
   });
-  afterAll(async () => {
-    await fenced.stop();
-  });
+  afterAll(() => fenced.stop());
 
   async function commits(): Promise<string[]> {
     const { rows } = await admin.query(
@@ -63,13 +58,8 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
 
   const cases = Object.entries(CLIENTS).flatMap(([name, clients]) => LEVELS.map((level) => ({ name, clients, level })));
   test.each(cases)("INV-13: $name at $level", async ({ clients, level }) => {
-    const job: JobOfTest & { address: Fenced["address"] } = {
-      ...fenced.job(`bounded-${++jobs}`),
-      address: fenced.address,
-    };
     await admin.query("SELECT pg_create_logical_replication_slot('judge', 'test_decoding')");
-    const proxy = await startFencedProxy(job, 1, { drainMs: DRAIN_MS });
-    proxies.push(proxy);
+    const { job, proxy } = await serveNewJob(fenced, { drainMs: DRAIN_MS });
     const ended = await clients({ proxy, admin, level });
 
     const { tookMs, sessionsEnded } = await job.raise(2, { drainMs: DRAIN_MS });

@@ -5,9 +5,8 @@ import { type Fenced, failure, type JobOfTest, startFenced, until } from "../../
 import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
+import { run } from "../../testing/requests.ts";
 import { bind, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
-
-const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];
 
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;

@@ -3,18 +3,17 @@
  * gets written must have been written inside the gate. Named ways around are in waysaround.pg.test.ts.
  */
 import type pg from "pg";
-import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { type Fenced, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { type Fenced, startFenced, until } from "../../testing/fenced.ts";
 import { judgedTableSql } from "../../testing/judge.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { serveNewJob } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
+import { group, run } from "../../testing/requests.ts";
 import { bind, closeStatement, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
 
 const INSERT = "INSERT INTO w (note) VALUES ($$x$$)";
 const COMMITTING_DO = `DO $d$ BEGIN COMMIT; SET TRANSACTION READ WRITE; ${INSERT}; END $d$`;
-const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];
-const group = (...sqls: string[]): Buffer[] => [...sqls.flatMap(run), sync()];
 /** Longer than the 64 KiB of a Parse that are looked at. */
 const LONG = `/*${"x".repeat(70_000)}*/`;
 /** PostgreSQL cuts the names of statements and portals to 63 bytes. */
@@ -210,8 +209,6 @@ const ATTACKS: Record<string, Attack> = {
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
-  const proxies: ProxyOfTest[] = [];
-  let jobs = 0;
 
   beforeAll(async () => {
     fenced = await startFenced({ version, settings: { max_prepared_transactions: "5", max_connections: "40" } });
@@ -222,25 +219,14 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
       ${judgedTableSql("invoice_app")}
       GRANT ALL ON spans TO invoice_app; GRANT TEMP ON DATABASE postgres TO invoice_app`);
   });
-  afterEach(async () => {
-    for (const proxy of proxies.splice(0)) await proxy.stop();
-  });
-  afterAll(async () => {
-    await fenced.stop();
-  });
+  afterAll(() => fenced.stop());
 
-  async function start(): Promise<{ job: JobOfTest; proxy: ProxyOfTest; jobId: number }> {
-    const job = { ...fenced.job(`evasion-${++jobs}`), address: fenced.address };
-    const proxy = await startFencedProxy(job, 1);
-    proxies.push(proxy);
-    return { job, proxy, jobId: (await job.row())!.jobId };
-  }
   const rows = async (): Promise<boolean[]> =>
     (await admin.query("SELECT fenced FROM w")).rows.map((row) => row.fenced);
 
   test.each(Object.keys(ATTACKS))("INV-3: %s", async (name) => {
     const { parameters = {}, before = [], attempt, readies = 1 } = ATTACKS[name] as Attack;
-    const { proxy } = await start();
+    const { proxy } = await serveNewJob(fenced);
     await admin.query("TRUNCATE w");
     const client = await RawClient.open({ port: proxy.port, parameters });
     for (const parts of [...before, ...attempt]) {
@@ -255,7 +241,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("names of the proxy are refused before they reach the server", async () => {
-    const { proxy } = await start();
+    const { proxy } = await serveNewJob(fenced);
     const client = await RawClient.open({ port: proxy.port });
     for (const request of [
       parse("_fencedjob_x", "SELECT 1"),
@@ -271,7 +257,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("INV-13: PREPARE … TRANSACTION with a long comment inside is refused", async () => {
-    const { job, proxy } = await start();
+    const { job, proxy } = await serveNewJob(fenced);
     const client = await RawClient.open({ port: proxy.port });
     for (const sql of ["BEGIN", INSERT]) await client.exchange(1, query(sql));
     await client.exchange(1, ...group(`PREPARE ${LONG} TRANSACTION 'attack'`));
@@ -285,7 +271,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("INV-10: an INSERT and its COMMIT in an unfinished group are not called 'nothing of it was committed'", async () => {
-    const { proxy } = await start();
+    const { proxy } = await serveNewJob(fenced);
     await admin.query("TRUNCATE w");
     const client = await RawClient.open({ port: proxy.port });
     client.send(...run(INSERT), ...run("COMMIT"), ...run("SELECT pg_sleep(60)"));
@@ -297,7 +283,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("INV-10: a column called end in BEGIN ATOMIC … END does not cost the session after its COMMIT", async () => {
-    const { proxy } = await start();
+    const { proxy } = await serveNewJob(fenced);
     const client = await RawClient.open({ port: proxy.port });
     const answers = await client.exchange(
       1,
@@ -309,7 +295,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("INV-3 (PostgreSQL 15): a large object of a read-only session is written inside the gate", async () => {
-    const { proxy, jobId } = await start();
+    const { proxy, jobId } = await serveNewJob(fenced);
     const client = await RawClient.open({ port: proxy.port, parameters: { default_transaction_read_only: "on" } });
     await admin.query(`REVOKE ALL ON fence.gate_${jobId}_1 FROM PUBLIC`);
     await client.exchange(1, ...group("SELECT lo_from_bytea(0, 'x')"));

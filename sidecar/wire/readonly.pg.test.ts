@@ -7,7 +7,8 @@ import { type Fenced, startFenced } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
-import { bind, execute, parse, query, sync } from "./messages.ts";
+import { group } from "../../testing/requests.ts";
+import { query, sync } from "./messages.ts";
 
 const INSERT = "INSERT INTO w VALUES (1)";
 /** How drivers and people ask whether they may write; JDBC's targetServerType and pgx's target_session_attrs the first. */
@@ -16,7 +17,6 @@ const SHOWING = [
   'show "transaction_read_only"',
   "SELECT current_setting('transaction_read_only')",
 ];
-const group = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute(""), sync()];
 
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;

@@ -4,6 +4,7 @@
  */
 import { expect, test } from "vitest";
 import { bracketSql } from "../../fence/enter.ts";
+import { run } from "../../testing/requests.ts";
 import {
   answers,
   apart,
@@ -34,7 +35,6 @@ import {
 const IDLE = readyForQuery(0x49);
 const IN_BLOCK = readyForQuery(0x54);
 const COPY_IN = message(BACK.copyIn, Buffer.alloc(3));
-const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];
 /** The names in the Binds that were sent. */
 const bound = (setup: Setup): string[] =>
   [

@@ -7,12 +7,12 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, startFenced } from "../../testing/fenced.ts";
 import { judgedTableSql } from "../../testing/judge.ts";
 import { endsAnd14 } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { serveNewJob } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
-import { bind, execute, parse, query, sync } from "./messages.ts";
+import { run } from "../../testing/requests.ts";
+import { query, sync } from "./messages.ts";
 
 const INSERT = "INSERT INTO w (note) VALUES ('x')";
-const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), execute("")];
 
 /** Messages one after the other; an array is one extended pipeline of groups sent at once. */
 type Attempt = readonly (string | readonly string[])[];
@@ -108,8 +108,6 @@ const ATTEMPTS: Record<string, [written: number, attempt: Attempt]> = {
 describe.each(endsAnd14())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
-  const proxies: ProxyOfTest[] = [];
-  let jobs = 0;
 
   beforeAll(async () => {
     fenced = await startFenced({ version, settings: { max_prepared_transactions: "5" } });
@@ -130,15 +128,10 @@ describe.each(endsAnd14())("PostgreSQL %i", (version) => {
       CREATE PROCEDURE twice() LANGUAGE plpgsql AS $$ BEGIN ${INSERT}; COMMIT; ${INSERT}; END $$;
       GRANT ALL ON one, hidden, opening TO invoice_app`);
   });
-  afterAll(async () => {
-    for (const proxy of proxies) await proxy.stop();
-    await fenced.stop();
-  });
+  afterAll(() => fenced.stop());
 
   async function attempted(attempt: Attempt, how: string, closed: boolean): Promise<boolean[]> {
-    const job = { ...fenced.job(`around-${++jobs}`), address: fenced.address };
-    const proxy = await startFencedProxy(job, 1);
-    proxies.push(proxy);
+    const { jobId, proxy } = await serveNewJob(fenced);
     await admin.query("TRUNCATE w");
     // As a client that wants the fence off from the start.
     const client = await RawClient.open({
@@ -147,7 +140,6 @@ describe.each(endsAnd14())("PostgreSQL %i", (version) => {
     });
     if (closed) {
       // What a raise leaves behind, without its ending of our session.
-      const { jobId } = (await job.row())!;
       await admin.query(`BEGIN; REVOKE ALL ON fence.gate_${jobId}_1 FROM PUBLIC;
         UPDATE fence.job SET generation = 2, holder = 'other' WHERE id = ${jobId}; COMMIT`);
     }
@@ -178,8 +170,7 @@ describe.each(endsAnd14())("PostgreSQL %i", (version) => {
   });
 
   test("open: a DO that looks the proxy's statements up and replaces them writes unfenced behind that", async () => {
-    const proxy = await startFencedProxy({ ...fenced.job(`around-${++jobs}`), address: fenced.address }, 1);
-    proxies.push(proxy);
+    const { proxy } = await serveNewJob(fenced);
     const client = await RawClient.open({ port: proxy.port });
     await client.exchange(1, ...run(INSERT), sync());
     await client.exchange(
@@ -197,8 +188,7 @@ describe.each(endsAnd14())("PostgreSQL %i", (version) => {
   });
 
   test("open: a procedure that gives the bracket's own lock back writes unfenced for the rest of its run", async () => {
-    const proxy = await startFencedProxy({ ...fenced.job(`around-${++jobs}`), address: fenced.address }, 1);
-    proxies.push(proxy);
+    const { proxy } = await serveNewJob(fenced);
     await admin.query("TRUNCATE w");
     const client = await proxy.connect();
     await client.query(`DO $$ BEGIN PERFORM pg_advisory_unlock_all(); ${INSERT}; END $$`);
