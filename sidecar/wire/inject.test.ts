@@ -62,6 +62,7 @@ describe("where the fence goes into a simple query", () => {
     ],
     ["what counts as a query enters, though it needs no fence", pending, "DEALLOCATE ALL", "W|DEALLOCATE ALL"],
     ["once entered, nothing more", entered, "INSERT", "INSERT"],
+    ["… but behind EXECUTE, which may have run a COMMIT", entered, "EXECUTE c; INSERT", "EXECUTE c; W|INSERT"],
     ["COMMIT and ROLLBACK go bare", pending, "COMMIT", "COMMIT"],
     ["a read-only block is entered and stays read-only", { ...pending, readOnly: true }, "SELECT", "L|SELECT"],
     ["the client's own read-only default is kept", { ...idle, readOnlyDefault: true }, "INSERT", "L|INSERT"],

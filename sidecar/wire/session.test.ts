@@ -195,6 +195,32 @@ describe("Session", () => {
     expect(setup.sent()).toEqual([`${PREFIX}INSERT 2`]);
   });
 
+  test("… and so does the slower of two", () => {
+    const setup = new Setup().client(query("INSERT"));
+    setup.session.setCancelling(true);
+    setup.session.setCancelling(true);
+    setup.server(...entered, complete("INSERT 0 1"), readyForQuery(0x49)).client(query("INSERT 2"));
+    setup.sent();
+    setup.session.setCancelling(false);
+    expect(setup.sent()).toEqual([]);
+    setup.session.setCancelling(false);
+    expect(setup.sent()).toEqual([`${PREFIX}INSERT 2`]);
+  });
+
+  test("a name in doubt waits for what is in flight, which may have opened the read-only default, and goes bare then", () => {
+    const write = [parse("", "INSERT"), bind("", ""), execute(""), sync()];
+    const told = [...answers("12"), complete("INSERT 0 1"), readyForQuery(0x49)];
+    const setup = new Setup().client(parse("c", "COMMIT"), sync()).server(...answers("1"), readyForQuery(0x49));
+    setup
+      .client(...write)
+      .server(...answers("312"), complete("SET"), ...answers("31312"), complete("SELECT 0"), ...told);
+    setup.client(...write, bind("", "c"), execute(""), sync());
+    setup.sent();
+    expect(setup.session.clientHeld).toBe(true);
+    setup.server(...answers("2"), complete("SET"), ...answers("2"), complete("SELECT 0"), ...told);
+    expect(setup.sent().join("")).toBe("BES");
+  });
+
   test("the read-only default that a client opened is closed again before its next message", () => {
     const opened = message(BACK.parameterStatus, cstring("default_transaction_read_only\0off"));
     const setup = new Setup().client(query("SET default_transaction_read_only = off"), query("INSERT"));

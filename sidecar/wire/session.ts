@@ -22,6 +22,8 @@ export class Session {
   readonly #front: Front;
   readonly #back: Back;
   #serverGone = false;
+  /** Cancel requests under way. */
+  #cancels = 0;
   #lost = false;
 
   constructor(options: SessionOptions) {
@@ -85,11 +87,15 @@ export class Session {
     return replies.length > replies.own;
   }
 
-  /** A cancel request is being delivered: what the client sends next waits until it can hit nothing but its target. */
+  /**
+   * A cancel request is being delivered, or has been: what the client sends next waits until none of them can hit
+   * anything but its target.
+   */
   setCancelling(cancelling: boolean): void {
-    this.#core.cancelling = cancelling;
+    this.#cancels += cancelling ? 1 : -1;
+    this.#core.cancelling = this.#cancels > 0;
     if (cancelling) this.#core.bare.cancelled = true;
-    if (!cancelling) this.#front.framer.resume();
+    if (!this.#core.cancelling) this.#front.framer.resume();
   }
 
   /** The server's connection ended. */
