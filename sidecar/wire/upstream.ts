@@ -161,7 +161,7 @@ async function login(
       case BACK.authentication: {
         requireNumber(bytes);
         rule?.see(bytes.subarray(5));
-        const answer = dialogue.answer(bytes.subarray(5));
+        const answer = await dialogue.answer(bytes.subarray(5));
         if (answer === "done") loggedIn = true;
         else if (answer) mailbox.send(answer);
         break;

@@ -29,8 +29,8 @@ export class Login {
     this.#endPoint = endPoint;
   }
 
-  /** `body`: of one Authentication message. Returns the reply, "done", or undefined when none is due. */
-  answer(body: Buffer): Buffer | "done" | undefined {
+  /** `body`: of one Authentication message. The reply, "done", or undefined when none is due. Rejects with LoginError. */
+  async answer(body: Buffer): Promise<Buffer | "done" | undefined> {
     switch (body.readUInt32BE(0)) {
       case OK:
         if (!this.#proven)
@@ -43,7 +43,7 @@ export class Login {
       case SASL:
         return this.#startSasl(body.toString("latin1", 4).split("\0"));
       case SASL_CONTINUE:
-        return message(FRONT.password, Buffer.from(this.#exchange().final(body.toString("utf8", 4))));
+        return message(FRONT.password, Buffer.from(await this.#exchange().final(body.toString("utf8", 4))));
       case SASL_FINAL:
         this.#exchange().verify(body.toString("utf8", 4));
         this.#proven = true;

@@ -3,7 +3,8 @@
  *
  * Verifies the server's proof: a server that does not know the password is not taken for the database.
  */
-import { createHash, createHmac, pbkdf2Sync, timingSafeEqual } from "node:crypto";
+import { createHash, createHmac, pbkdf2, timingSafeEqual } from "node:crypto";
+import { promisify } from "node:util";
 import { SCRAM_ITERATIONS_MAX } from "../../../fence/connection.ts";
 import { LoginError } from "../../../fence/errors.ts";
 
@@ -18,11 +19,14 @@ export type Binding =
   /** tls-server-end-point. */
   | { readonly kind: "bound"; readonly endPoint: Buffer };
 
+/** Not on this thread: as many iterations as a server may ask for would stop all other sessions for half a second. */
+const derive = promisify(pbkdf2);
+
 export interface ScramExchange {
   /** client-first-message. */
   readonly first: string;
-  /** server-first-message → client-final-message. Throws LoginError. */
-  final(serverFirst: string): string;
+  /** server-first-message → client-final-message. Rejects with LoginError. */
+  final(serverFirst: string): Promise<string>;
   /** server-final-message. Throws LoginError when the server's proof is wrong. */
   verify(serverFinal: string): void;
 }
@@ -47,9 +51,9 @@ export function startScram(options: {
   let serverSignature: Buffer | undefined;
   return {
     first: header + firstBare,
-    final(serverFirst) {
+    async final(serverFirst) {
       const { nonce, salt, iterations } = readServerFirst(serverFirst, options.nonce);
-      const salted = pbkdf2Sync(normalized(options.password), salt, iterations, 32, "sha256");
+      const salted = await derive(normalized(options.password), salt, iterations, 32, "sha256");
       const clientKey = hmac(salted, "Client Key");
       const storedKey = createHash("sha256").update(clientKey).digest();
       const withoutProof = `c=${Buffer.concat([Buffer.from(header), data]).toString("base64")},r=${nonce}`;
