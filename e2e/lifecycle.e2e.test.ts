@@ -48,11 +48,27 @@ async function create(name: string, code: string, spec: object = {}, pod: object
   });
 }
 
+/** Connects where PGHOST says, as libpq does with a directory; exit 0 when it is let in. */
+const CONNECT_TO_SOCKET = `
+  const body = Buffer.from("\\0\\x03\\0\\0user\\0invoice_app\\0database\\0ledger\\0\\0", "latin1");
+  const length = Buffer.alloc(4);
+  length.writeUInt32BE(body.length + 4);
+  const socket = require("net").connect(process.env.PGHOST + "/.s.PGSQL." + process.env.PGPORT);
+  socket.write(Buffer.concat([length, body]));
+  socket.once("data", (answer) => { console.log(String(answer)); process.exit(answer[0] === 0x52 ? 0 : 1); });
+`;
+
 const key = (name: string) => ({ namespace: NAMESPACE, name });
 const isTrue = async (name: string, type: string): Promise<boolean> =>
   (await scene.condition(name, type))?.status === "True";
 
 describe("the application's end is the job's end", { timeout: TEST_MS_MAX }, () => {
+  test("an application of another user than the sidecar's reaches the database by its Unix socket", async () => {
+    const databases = [{ name: "ledger", secretName: "ledger-db", socket: true }];
+    await create("socket", CONNECT_TO_SOCKET, { databases, backoffLimit: 0 }, { securityContext: { runAsUser: 1234 } });
+    await until(() => isTrue("socket", "Complete"));
+  });
+
   test("exit 0 is Complete within 10 s, and the sidecar does not hold it up (C01)", async () => {
     await create("well", "");
     await until(() => isTrue("well", "Complete"));
