@@ -57,6 +57,8 @@ export class HostileDialogue {
   #fromClient: Buffer[] = [];
   #fromServer: Buffer[] = [];
   #verdicts: ((verdict: Verdict) => void)[] = [];
+  /** Cancels that are being delivered. */
+  #cancels = 0;
 
   /** `deaf`: the server takes nothing, and the client hears nothing. */
   constructor({ readOnlyDefault = false, deaf = false } = {}) {
@@ -122,14 +124,17 @@ export class HostileDialogue {
     this.#feed();
   }
 
+  /** A cancel begins to be delivered, or one of those that have begun has been. */
   cancelling(yes: boolean): void {
+    if (!yes && this.#cancels === 0) return;
+    this.#cancels += yes ? 1 : -1;
     this.#step(() => this.session.setCancelling(yes));
     this.#feed();
   }
 
   /** Everything that is on its way arrives. Afterwards nothing moves by itself. */
   settle(): void {
-    this.cancelling(false);
+    while (this.#cancels > 0) this.cancelling(false);
     while (!this.ended && (this.#verdicts.length > 0 || (this.#fromServer.length > 0 && !this.session.serverHeld))) {
       this.deliver(Number.MAX_SAFE_INTEGER);
       this.judge();
