@@ -8,7 +8,7 @@ help:
 	@echo "make demo      a paused owner cannot damage its successor's work: the story on a real cluster"
 	@echo "make down      remove everything that the demo started"
 	@echo "make test      run everything that can run on this machine"
-	@echo "make conformance  suites of PostgreSQL's clients, direct against through the proxy (20 minutes; needs Go and a JDK)"
+	@echo "make conformance  suites of PostgreSQL's clients, direct against through the proxy (30 minutes; needs Go and a JDK)"
 	@echo "make bench-wire   pgbench direct, through PgBouncer and through the proxy, alternating (two hours; a quiet machine)"
 	@echo "make check     lint, format, types and generated files only"
 	@echo "make generate  write the CRD, the chart's copy of it and the references from the source"
