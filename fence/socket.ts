@@ -26,7 +26,8 @@ export class TlsFailure extends Error {
   }
 }
 
-const KEEPALIVE_MS = 30_000;
+/** Silence after which the network is asked whether the other end is still there. */
+export const KEEPALIVE_MS = 30_000;
 const SSL_REQUEST = Buffer.from([0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]);
 const YES = 0x53;
 const NO = 0x4e;
@@ -44,7 +45,8 @@ export async function openSocket(address: DatabaseAddress, route: Route, signal:
   try {
     await once(raw, "connect");
     raw.setNoDelay(true);
-    keepAlive(raw, address);
+    const { keepAliveIdleMs = KEEPALIVE_MS } = address;
+    raw.setKeepAlive(keepAliveIdleMs > 0, keepAliveIdleMs);
     return route.tls ? await secured(raw, address, endpoint.host) : raw;
   } catch (error) {
     raw.destroy();
@@ -52,10 +54,6 @@ export async function openSocket(address: DatabaseAddress, route: Route, signal:
   } finally {
     signal.removeEventListener("abort", stop);
   }
-}
-
-export function keepAlive(socket: Socket, { keepAliveIdleMs = KEEPALIVE_MS }: DatabaseAddress): void {
-  socket.setKeepAlive(keepAliveIdleMs > 0, keepAliveIdleMs);
 }
 
 async function secured(raw: Socket, address: DatabaseAddress, host: string): Promise<Socket> {

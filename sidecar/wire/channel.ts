@@ -11,8 +11,6 @@ import { type Line, lineOf } from "./line.ts";
 
 /** Unsent bytes at which the source of a channel is paused. */
 const BEHIND_BYTES = 256 * 1024;
-/** Silence after which the network is asked whether the other end is still there. */
-const KEEPALIVE_MS = 30_000;
 
 export class Channel implements Sink {
   readonly socket: Socket;
@@ -28,11 +26,9 @@ export class Channel implements Sink {
   #ended = false;
   #paused = false;
 
-  /** Of a connected socket, which is read from now on. */
+  /** Of a connected socket, which is read from now on. Its options (no delay, keepalive) are those of who opened it. */
   constructor(socket: Socket) {
     this.socket = socket;
-    socket.setNoDelay(true);
-    socket.setKeepAlive(true, KEEPALIVE_MS);
     this.#line = lineOf(socket, {
       received: (bytes, end) => this.onBytes(bytes, 0, end),
       ended: () => this.#end(),

@@ -9,6 +9,7 @@ import { createServer, type Server, type Socket } from "node:net";
 import type { SecureContext } from "node:tls";
 import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
 import { sessionStartSteps } from "../../fence/enter.ts";
+import { KEEPALIVE_MS } from "../../fence/socket.ts";
 import type { Permit } from "../../lease/permit.ts";
 import type { Clock } from "../../platform/clock.ts";
 import type { Logger } from "../../platform/log.ts";
@@ -59,6 +60,7 @@ export interface RunningProxy {
   close(reason?: WireError): Promise<void>;
 }
 
+const CLIENT_SOCKETS = { allowHalfOpen: true, noDelay: true, keepAlive: true, keepAliveInitialDelay: KEEPALIVE_MS };
 const CONNECT_MS = 15_000;
 const SESSIONS_MAX = 1_000;
 /** From a connection's first byte to the end of its startup message. As PostgreSQL's authentication_timeout, but shorter. */
@@ -122,7 +124,7 @@ class Listener implements RunningProxy {
     const { listen: first, alsoListen = [] } = this.#config;
     try {
       for (const address of [first, ...alsoListen]) {
-        const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => void this.#serve(socket));
+        const server = createServer(CLIENT_SOCKETS, (socket) => void this.#serve(socket));
         await listen(server, address);
         this.#servers.push(server);
       }

@@ -8,7 +8,7 @@ import type { DatabaseAddress } from "../../fence/database.ts";
 import type { SessionStartStep } from "../../fence/enter.ts";
 import { codeOfSqlState, FenceError, sqlStateOf, toFenceError } from "../../fence/errors.ts";
 import { inTurn } from "../../fence/route.ts";
-import { keepAlive, openSocket, type Route } from "../../fence/socket.ts";
+import { openSocket, type Route } from "../../fence/socket.ts";
 import type { Clock } from "../../platform/clock.ts";
 import type { Random } from "../../platform/random.ts";
 import { Login } from "./auth/login.ts";
@@ -96,10 +96,8 @@ const refusesReadOnlyDefault = (error: ServerError): boolean =>
   error.code === "08P01" && error.message === `unsupported startup parameter: ${READ_ONLY_DEFAULT}`;
 
 async function openOnce(route: Route, bound: AbortSignal, options: UpstreamOptions): Promise<Upstream> {
-  const { address } = options;
-  const socket = await openSocket(address, route, bound);
+  const socket = await openSocket(options.address, route, bound);
   const channel = new Channel(socket);
-  keepAlive(socket, address);
   const cut = (): void => channel.destroy();
   bound.addEventListener("abort", cut, { once: true });
   try {
