@@ -23,7 +23,7 @@ import {
   READ_WORDS,
   SIDE,
 } from "./readwords.ts";
-import { isDigit, isNamePart, isNameStart, isSpace } from "./scanner.ts";
+import { commentEnd, isDigit, isNamePart, isNameStart, isSpace, lineEnd } from "./scanner.ts";
 
 const WORD_BYTES_MAX = 63;
 const FNV_START = 0x811c9dc5 | 0;
@@ -129,23 +129,13 @@ class ReadScan {
     while (this.#at < this.#end && isSpace(bytes[this.#at] as number)) this.#at++;
     const next = this.#at + 1 < this.#end ? bytes[this.#at + 1] : 0;
     if (bytes[this.#at] === 0x2d && next === 0x2d) {
-      while (this.#at < this.#end && bytes[this.#at] !== 0x0a && bytes[this.#at] !== 0x0d) this.#at++;
+      this.#at = lineEnd(bytes, this.#at, this.#end);
       return true;
     }
-    return bytes[this.#at] !== 0x2f || next !== 0x2a || this.#skipComment();
-  }
-
-  #skipComment(): boolean {
-    for (let depth = 0; this.#at + 1 < this.#end; ) {
-      const c = this.#bytes[this.#at];
-      const next = this.#bytes[this.#at + 1];
-      const opens = c === 0x2f && next === 0x2a;
-      const closes = c === 0x2a && next === 0x2f;
-      this.#at += opens || closes ? 2 : 1;
-      if (opens) depth++;
-      else if (closes && --depth === 0) return true;
-    }
-    return false;
+    if (bytes[this.#at] !== 0x2f || next !== 0x2a) return true;
+    const stop = commentEnd(bytes, this.#at, this.#end);
+    if (stop !== -1) this.#at = stop;
+    return stop !== -1;
   }
 
   /** Takes one token; false: no read. */

@@ -31,6 +31,26 @@ export const isNameStart = (c: number): boolean =>
   (c >= 0x61 && c <= 0x7a) || (c >= 0x41 && c <= 0x5a) || c === 0x5f || c >= 0x80;
 export const isNamePart = (c: number): boolean => isNameStart(c) || isDigit(c) || c === DOLLAR;
 
+/** Where the line that `at` is in ends: a comment that begins with -- goes so far. */
+export function lineEnd(bytes: Buffer, at: number, end: number): number {
+  let stop = at;
+  while (stop < end && bytes[stop] !== NEWLINE && bytes[stop] !== RETURN) stop++;
+  return stop;
+}
+
+/** Behind the comment that begins at `start`, and those inside of it; -1: it has no end. */
+export function commentEnd(bytes: Buffer, start: number, end: number): number {
+  let depth = 0;
+  for (let at = start; at + 1 < end; ) {
+    const opens = bytes[at] === SLASH && bytes[at + 1] === STAR;
+    const closes = bytes[at] === STAR && bytes[at + 1] === SLASH;
+    at += opens || closes ? 2 : 1;
+    if (opens) depth++;
+    else if (closes && --depth === 0) return at;
+  }
+  return -1;
+}
+
 export class Scanner {
   readonly #bytes: Buffer;
   readonly #end: number;
@@ -126,23 +146,12 @@ export class Scanner {
   }
 
   #skipLine(): void {
-    while (this.#at < this.#end && this.#bytes[this.#at] !== NEWLINE && this.#bytes[this.#at] !== RETURN) this.#at++;
+    this.#at = lineEnd(this.#bytes, this.#at, this.#end);
   }
 
   #skipComment(): void {
-    let depth = 0;
-    while (this.#at < this.#end) {
-      const c = this.#bytes[this.#at];
-      const next = this.#at + 1 < this.#end ? this.#bytes[this.#at + 1] : 0;
-      if (c === SLASH && next === STAR) {
-        depth++;
-        this.#at += 2;
-      } else if (c === STAR && next === SLASH) {
-        depth--;
-        this.#at += 2;
-        if (depth === 0) return;
-      } else this.#at++;
-    }
+    const stop = commentEnd(this.#bytes, this.#at, this.#end);
+    this.#at = stop === -1 ? this.#end : stop;
   }
 
   /** A name or key word, and the string that it introduces (E'…', B'…', X'…'). */
