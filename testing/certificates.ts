@@ -24,36 +24,12 @@ export function makeCertificates(): Certificates {
   const openssl = (...args: string[]): void => {
     execFileSync("openssl", args, { cwd: dir, stdio: ["ignore", "pipe", "pipe"] });
   };
-  for (const ca of ["ca", "other"]) {
-    openssl(
-      "req",
-      "-x509",
-      ...EC,
-      "-nodes",
-      "-keyout",
-      `${ca}.key`,
-      "-out",
-      `${ca}.crt`,
-      "-subj",
-      `/CN=${ca}`,
-      "-days",
-      "2",
-    );
-  }
+  /** Makes `<name>.key`, and of it the request `<name>.csr` or, with -x509, the certificate. */
+  const request = (name: string, commonName: string, kind: readonly string[], out: readonly string[]): void =>
+    openssl("req", ...kind, "-nodes", "-keyout", `${name}.key`, "-subj", `/CN=${commonName}`, ...out);
+  for (const ca of ["ca", "other"]) request(ca, ca, EC, ["-x509", "-out", `${ca}.crt`, "-days", "2"]);
   const issue = (name: string, commonName: string, options: { rsa?: boolean; digest?: string } = {}): void => {
-    const kind = options.rsa ? ["-newkey", "rsa:2048"] : EC;
-    openssl(
-      "req",
-      "-new",
-      ...kind,
-      "-nodes",
-      "-keyout",
-      `${name}.key`,
-      "-out",
-      `${name}.csr`,
-      "-subj",
-      `/CN=${commonName}`,
-    );
+    request(name, commonName, options.rsa ? ["-newkey", "rsa:2048"] : EC, ["-new", "-out", `${name}.csr`]);
     writeFileSync(join(dir, "names"), "subjectAltName=DNS:localhost\n");
     const by = ["-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"];
     openssl("x509", "-req", "-in", `${name}.csr`, ...by, `-${options.digest ?? "sha256"}`, "-out", `${name}.crt`);
@@ -61,19 +37,7 @@ export function makeCertificates(): Certificates {
   issue("server", "localhost");
   issue("sha384", "localhost", { rsa: true, digest: "sha384" });
   issue("client", "by_certificate");
-  openssl(
-    "req",
-    "-x509",
-    "-newkey",
-    "ed25519",
-    "-nodes",
-    "-keyout",
-    "ed25519.key",
-    "-out",
-    "ed25519.crt",
-    "-subj",
-    "/CN=x",
-  );
+  request("ed25519", "x", ["-newkey", "ed25519"], ["-x509", "-out", "ed25519.crt"]);
   openssl("pkcs8", "-topk8", "-in", "client.key", "-out", "encrypted.key", "-passout", "pass:secret words");
   chmodSync(dir, 0o755);
   for (const file of readdirSync(dir)) {
