@@ -18,11 +18,9 @@ import {
   closeStatement,
   copyData,
   copyDone,
-  cstring,
+  describeStatement,
   execute,
-  FRONT,
   flush,
-  message,
   parse,
   query,
   sync,
@@ -87,7 +85,7 @@ const operation: fc.Arbitrary<Unit> = fc.oneof<fc.MaybeWeightedArbitrary<Unit>[]
   { weight: 1, arbitrary: statement.map((sql) => ({ shown: `P(s) ${sql}`, parts: [parse("s", sql)] })) },
   { weight: 2, arbitrary: fc.constant({ shown: "BE(s)", parts: [bind("p", "s"), execute("p")] }) },
   { weight: 1, arbitrary: fc.constant({ shown: "C(s)", parts: [closeStatement("s")] }) },
-  { weight: 1, arbitrary: fc.constant({ shown: "D(s)", parts: [message(FRONT.describe, cstring("Ss"))] }) },
+  { weight: 1, arbitrary: fc.constant({ shown: "D(s)", parts: [describeStatement("s")] }) },
   { weight: 1, arbitrary: fc.constant({ shown: "H", parts: [flush()] }) },
 );
 const unit: fc.Arbitrary<Unit> = fc.oneof(

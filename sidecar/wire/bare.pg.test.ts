@@ -10,22 +10,31 @@ import { judgedTableSql } from "../../testing/judge.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
-import { bind, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
+import {
+  bind,
+  cstring,
+  describePortal,
+  describeStatement,
+  execute,
+  FRONT,
+  message,
+  parse,
+  query,
+  sync,
+} from "./messages.ts";
 
-const describePortal = message(FRONT.describe, cstring("P"));
-const describeStatement = message(FRONT.describe, cstring("S"));
-const group = (sql: string): Buffer[] => [parse("", sql), bind("", ""), describePortal, execute(""), sync()];
+const group = (sql: string): Buffer[] => [parse("", sql), bind("", ""), describePortal(""), execute(""), sync()];
 /** Each way to ask; every array is sent at once and waited for. */
 const WAYS: Record<string, (sql: string) => Buffer[][]> = {
   simple: (sql) => [[query(sql)]],
   extended: (sql) => [group(sql)],
   "described first": (sql) => [
-    [parse("", sql), describeStatement, sync()],
+    [parse("", sql), describeStatement(""), sync()],
     [bind("", ""), execute(""), sync()],
   ],
   "under a name": (sql) => [
     [parse("s", sql), sync()],
-    [bind("", "s"), describePortal, execute(""), sync()],
+    [bind("", "s"), describePortal(""), execute(""), sync()],
   ],
 };
 /** How many sessions hold a lock on a gate: nothing in it makes it more than a read. */

@@ -7,7 +7,8 @@ import {
   BACK,
   bind,
   closeStatement,
-  cstring,
+  describePortal,
+  describeStatement,
   errorMessage,
   execute,
   FRONT,
@@ -32,8 +33,6 @@ const withContext = (code: string): Buffer =>
 const row = message(BACK.dataRow, Buffer.alloc(2));
 const columns = message(BACK.rowDescription, Buffer.alloc(2));
 const fenceAnswersLater = [...answers("2"), complete("SET"), ...answers("2"), complete("SELECT 0")];
-const describePortal = message(FRONT.describe, cstring("P"));
-const describeStatement = (name: string): Buffer => message(FRONT.describe, cstring(`S${name}`));
 const inFlight = (setup: Setup): Setup => {
   setup.client(...group("INSERT")).server(...fenceAnswers, ...answers("12"), complete("INSERT 0 1"), IDLE);
   return setup.client(...group("INSERT"));
@@ -51,7 +50,7 @@ describe("a read outside of a block goes as it is", () => {
   });
 
   test.each([
-    ["of one group", [[parse("", READ), bind("", ""), describePortal, execute(""), sync()]], ["PBDES"]],
+    ["of one group", [[parse("", READ), bind("", ""), describePortal(""), execute(""), sync()]], ["PBDES"]],
     [
       "described first",
       [

@@ -6,7 +6,7 @@ import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { run } from "../../testing/requests.ts";
-import { bind, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
+import { bind, describeStatement, execute, parse, query, sync } from "./messages.ts";
 
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
@@ -84,7 +84,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
       await client.exchange(1, query("TRUNCATE b"));
       for (let round = 0; round < 2; round++) {
         // As pgx and lib/pq do it: describe in one group, run in the next, and again.
-        if (round === 0) await client.exchange(1, parse("", sql), message(FRONT.describe, cstring("S")), sync());
+        if (round === 0) await client.exchange(1, parse("", sql), describeStatement(""), sync());
         const answers = await client.exchange(1, bind("", ""), execute(""), sync());
         expect(answers).toEqual(["2", expect.stringMatching(/^C (CALL|DO)/), "Z I"]);
       }

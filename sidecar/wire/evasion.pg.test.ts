@@ -10,7 +10,18 @@ import { oldestAndNewest } from "../../testing/postgres.ts";
 import { serveNewJob } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { group, run } from "../../testing/requests.ts";
-import { bind, closeStatement, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
+import {
+  bind,
+  closeStatement,
+  cstring,
+  describeStatement,
+  execute,
+  FRONT,
+  message,
+  parse,
+  query,
+  sync,
+} from "./messages.ts";
 
 const INSERT = "INSERT INTO w (note) VALUES ($$x$$)";
 const COMMITTING_DO = `DO $d$ BEGIN COMMIT; SET TRANSACTION READ WRITE; ${INSERT}; END $d$`;
@@ -18,7 +29,6 @@ const COMMITTING_DO = `DO $d$ BEGIN COMMIT; SET TRANSACTION READ WRITE; ${INSERT
 const LONG = `/*${"x".repeat(70_000)}*/`;
 /** PostgreSQL cuts the names of statements and portals to 63 bytes. */
 const N63 = "n".repeat(63);
-const describeStatement = (name: string): Buffer => message(FRONT.describe, cstring(`S${name}`));
 const text = (...parts: (string | number)[]): Buffer =>
   message(
     FRONT.query,

@@ -71,6 +71,10 @@ export const bind = (portal: string, statement: string): Buffer =>
 export const execute = (portal: string): Buffer =>
   message(FRONT.execute, Buffer.concat([cstring(portal), Buffer.alloc(4)]));
 
+export const describeStatement = (name: string): Buffer => message(FRONT.describe, cstring(`S${name}`));
+
+export const describePortal = (name: string): Buffer => message(FRONT.describe, cstring(`P${name}`));
+
 export const closeStatement = (name: string): Buffer => message(FRONT.close, cstring(`S${name}`));
 
 export const closePortal = (name: string): Buffer => message(FRONT.close, cstring(`P${name}`));

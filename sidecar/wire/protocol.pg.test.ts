@@ -12,6 +12,8 @@ import {
   copyDone,
   copyFail,
   cstring,
+  describePortal,
+  describeStatement,
   execute,
   FRONT,
   flush,
@@ -21,8 +23,6 @@ import {
   sync,
 } from "./messages.ts";
 
-const describeStatement = (name: string): Buffer => message(FRONT.describe, cstring(`S${name}`));
-const describePortal = (name: string): Buffer => message(FRONT.describe, cstring(`P${name}`));
 const copyText = (text: string): Buffer => copyData(Buffer.from(text));
 const executeRows = (portal: string, rows: number): Buffer => {
   const count = Buffer.alloc(4);

@@ -5,7 +5,21 @@ import { type Fenced, startFenced } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
-import { bind, copyData, copyDone, cstring, execute, FRONT, flush, message, parse, query, sync } from "./messages.ts";
+import {
+  bind,
+  copyData,
+  copyDone,
+  cstring,
+  describePortal,
+  describeStatement,
+  execute,
+  FRONT,
+  flush,
+  message,
+  parse,
+  query,
+  sync,
+} from "./messages.ts";
 
 const RUNS = Number(process.env.WIRE_RANDOM_RUNS ?? 60);
 
@@ -70,14 +84,14 @@ const operation: fc.Arbitrary<Unit> = fc.oneof<fc.MaybeWeightedArbitrary<Unit>[]
     weight: 6,
     arbitrary: inGroup.map((sql) => ({
       shown: `PBDE ${sql}`,
-      parts: [parse("", sql), bind("", ""), message(FRONT.describe, cstring("P")), execute("")],
+      parts: [parse("", sql), bind("", ""), describePortal(""), execute("")],
     })),
   },
   {
     weight: 1,
     arbitrary: inGroup.map((sql) => ({
       shown: `P(n) ${sql}`,
-      parts: [parse("n", sql), message(FRONT.describe, cstring("Sn"))],
+      parts: [parse("n", sql), describeStatement("n")],
     })),
   },
   { weight: 2, arbitrary: fc.constant({ shown: "BE(n)", parts: [bind("", "n"), execute("")] }) },
