@@ -112,6 +112,24 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     expect((await client.query("SHOW default_transaction_read_only")).rows[0].default_transaction_read_only).toBe("on");
   });
 
+  test("INV-3: DISCARD ALL, which would give the bracket's lock back, is refused inside of one", async () => {
+    const client = await RawClient.open({ port: proxied.port });
+    await admin.query("TRUNCATE b; ALTER ROLE invoice_app CREATEDB");
+    await client.exchange(1, parse("all", "DISCARD ALL"), sync());
+    // Behind a statement that commits at its end, PostgreSQL takes DISCARD ALL for one that is alone.
+    for (const [i, discard] of [run("DISCARD ALL"), [bind("", "all"), execute("")]].entries()) {
+      const first = run(`CREATE DATABASE discarded_${i}`);
+      const answers = await client.exchange(1, ...first, ...discard, ...run("CALL steps(2)"), sync());
+      expect(answers.filter((line) => /^[CEZ]/.test(line))).toEqual([
+        "C CREATE DATABASE·",
+        expect.stringContaining("C=LF020"),
+        "Z I",
+      ]);
+    }
+    expect((await admin.query("SELECT count(*)::int AS n FROM b")).rows).toEqual([{ n: 0 }]);
+    await client.end();
+  });
+
   test("pipelined before and behind other groups they keep the order; inside another's group they are refused", async () => {
     const client = await RawClient.open({ port: proxied.port });
     await client.exchange(1, query("TRUNCATE b"));

@@ -67,7 +67,9 @@ export class ExtendedProtocol {
     if (blocked) return this.#refuseGroup(blocked);
     if (first && statement === undefined) core.bare.inGroup = this.#goesBare(bytes, start);
     const fenced = statement === undefined || isFenced(type, statement, core.status !== IDLE);
-    if (fenced && core.bracket === "open") return this.#refuseGroup(besideBracket());
+    // DISCARD ALL would give the bracket's lock back, in front of what the group still runs (INV-3).
+    const besides = fenced || statement?.words.startsWith("DISCARD");
+    if (besides && core.bracket === "open") return this.#refuseGroup(besideBracket());
     this.#fence(fenced, statement);
     this.#enqueue(type, bytes, start, end, statement);
     return PASS;
