@@ -30,6 +30,18 @@ function inBlock(): Setup {
 }
 
 describe("Session", () => {
+  test("a read-only default that an unfinished group has set is told with that group's ReadyForQuery", () => {
+    const setup = new Setup().client(parse("s", "SELECT 1"), sync());
+    setup.client(parse("", "SET default_transaction_read_only = on"), bind("", ""), execute(""));
+    setup.server(...answers("1"), readyForQuery(0x49));
+    expect(setup.heard()).toEqual(["1", "Z"]);
+    setup
+      .server(...answers("12"), complete("SET"))
+      .client(sync())
+      .server(readyForQuery(0x49));
+    expect(setup.heard()).toEqual(["1", "2", "C", "S", "Z"]);
+  });
+
   test("swallows exactly the fence's own answers", () => {
     const setup = new Setup().client(query("INSERT"));
     expect(setup.sent()).toEqual([`${PREFIX}INSERT`]);

@@ -94,7 +94,8 @@ export class Settling {
       }
       core.hasFailed = false;
     } else if (!core.unpredictable) core.status = status;
-    if (core.status !== FAILED && core.readOnlyDefaultTold !== core.readOnlyDefault) {
+    // What an unfinished group has set is told with its own ReadyForQuery, as the server does it.
+    if (!core.inGroup && core.status !== FAILED && core.readOnlyDefaultTold !== core.readOnlyDefault) {
       core.readOnlyDefaultTold = core.readOnlyDefault;
       this.#tell(parameterStatus("default_transaction_read_only", core.readOnlyDefault ? "on" : "off"));
     }
