@@ -211,6 +211,8 @@ export class Core {
   query: QueryInFlight | undefined;
   /** The refusal whose error goes to the client in place of the server's. */
   refusing: WireError | undefined;
+  /** It was sent as the CopyFail of the client's own COPY. */
+  refusesCopy = false;
   /** A refusal failed the open block: its COMMIT must not be answered with a silent ROLLBACK (INV-10). */
   refusedInBlock: WireError | undefined;
 

@@ -54,8 +54,7 @@ export class ExtendedProtocol {
       this.#beginGroup();
       return this.#refuseGroup(unfit);
     }
-    // A doubtful name goes bare only as the first of all, when nothing in flight can have opened the read-only default.
-    if (!core.inGroup && statement?.doubtful && core.replies.readies > 0) return this.#out.wait();
+    if (core.replies.readies > 0 && this.#mustBeAlone(type, statement)) return this.#out.wait();
     const blocked = this.#out.blocked(statement, false);
     if (blocked === "hold") return HOLD;
     if (!blocked && statement && needsBracket(statement)) {
@@ -113,6 +112,14 @@ export class ExtendedProtocol {
     const waits = cancelling || (replies.readies > 0 && (unpredictable || replies.length > REQUESTS_BEFORE_WAIT));
     if (waits) bare.waitedFor();
     return waits;
+  }
+
+  /** Whether it waits for the answers of the groups in front of its own. */
+  #mustBeAlone(type: number, statement: Statement | undefined): boolean {
+    // A doubtful name goes bare only as the first of all, when nothing in flight can have opened the read-only default.
+    if (statement?.doubtful && !this.#core.inGroup) return true;
+    // What it sets for the session must not be taken back with an error of theirs.
+    return type === FRONT.execute && (statement?.kind === "setDefault" || statement?.kind === "session");
   }
 
   /** PASS: in a block, where PostgreSQL keeps it inside or refuses it, or in its bracket. */
@@ -308,6 +315,7 @@ export class ExtendedProtocol {
       if (blocked) {
         // CopyFail makes the server itself abort; its error goes to the client in our words.
         core.refusing = blocked;
+        core.refusesCopy = true;
         this.#out.push(copyFail(blocked.message));
         this.#noteCopyEnd();
         return DROP;

@@ -13,6 +13,9 @@ import { BACK, type ErrorFields, errorFields, errorMessage, sync } from "./messa
 import * as reply from "./replies.ts";
 import { isLoss, type Verdict } from "./verdict.ts";
 
+/** What PostgreSQL answers to CopyFail (query_canceled). */
+const COPY_FAILED = "57014";
+
 /** Errors that our own statements may meet without any doubt about ownership: cancel, lock timeout, deadlock, … */
 const NOT_ABOUT_OWNERSHIP = new Set(["57014", "55P03", "40P01", "25P02", "25001", "53100", "53200", "53300", "54001"]);
 
@@ -64,9 +67,9 @@ export class Failures {
     const severity = fields.get("V") ?? fields.get("S");
     if (severity === "FATAL" || severity === "PANIC") return this.#fatal(bytes, start, end, fields);
     if (core.replies.head() & reply.APART) return this.#apartFails(fields);
-    if (core.refusing && this.#isRefusal()) return this.#refused();
-    if (core.bare.phase === "answered") this.refusesBare(fields);
     const code = fields.get("C") ?? "";
+    if (core.refusing && this.#isRefusal(code)) return this.#refused();
+    if (core.bare.phase === "answered") this.refusesBare(fields);
     if (this.#fromEntering() && !NOT_ABOUT_OWNERSHIP.has(code)) {
       const verdict = this.#verdict;
       if (!verdict) return this.#ask(false);
@@ -91,7 +94,7 @@ export class Failures {
   refusesBare(fields: ErrorFields): boolean {
     const core = this.#core;
     if (core.readOnlyDefault || !mayBeRefusal(fields) || !core.bare.refuse()) return false;
-    core.names.failed();
+    core.names.failed(core.replies.notedUntilSync());
     if (reply.kindOf(core.replies.head()) !== reply.QUERY) core.replies.dropUntilSync();
     return true;
   }
@@ -109,9 +112,10 @@ export class Failures {
     return DROP;
   }
 
-  #isRefusal(): boolean {
-    const head = this.#core.replies.head();
-    return (head & reply.REFUSAL) !== 0 || reply.kindOf(head) === reply.QUERY || reply.kindOf(head) === reply.EXECUTE;
+  /** An error of the client's own in front of the refusal is told as it is. */
+  #isRefusal(code: string): boolean {
+    const { replies, refusesCopy } = this.#core;
+    return (replies.head() & reply.REFUSAL) !== 0 || (refusesCopy && code === COPY_FAILED);
   }
 
   #refused(): Action {
@@ -141,6 +145,7 @@ export class Failures {
     const core = this.#core;
     core.hasFailed = true;
     core.copyInSimple = false;
+    core.refusesCopy = false;
     const entering = this.#fromEntering();
     const head = reply.kindOf(core.replies.head());
     if (head === reply.QUERY || head === reply.FUNCTION) {
@@ -149,7 +154,7 @@ export class Failures {
       return;
     }
     core.copyIn = false;
-    core.names.failed();
+    core.names.failed(core.replies.notedUntilSync());
     // The skipped requests may have been those that prepare the proxy's own statements.
     if (core.replies.own > 0) core.prepared = 0;
     if (core.replies.length === 0 || core.replies.dropUntilSync()) return;

@@ -4,8 +4,9 @@
  * Does NOT see what SQL does inside a DO or a function: DEALLOCATE and PREPARE there give a name to another statement,
  * always a plain one. So what a name stands for is marked doubtful; only the unnamed ones are certain.
  *
- * A Parse, Bind or Close may fail, or be skipped behind an error; then the name means what it meant before. So each
- * change is noted with its previous meaning until its answer has come. Whoever notes one lets the next group wait.
+ * A Parse, Bind or Close may fail, or be skipped behind an error; then the name means what it meant before. So what the
+ * server has confirmed is kept apart from what is on its way. Whoever notes a change lets the next group wait; the
+ * groups before it are still in flight, and an error of theirs takes nothing of it back.
  */
 
 import { ProtocolError } from "./framer.ts";
@@ -26,10 +27,58 @@ const UNKNOWN: Statement = { kind: "unknown", offset: 0, ordinal: 0, words: "" }
 
 type Table = Map<string, Statement>;
 
+/** A change on its way; without a statement the name becomes a plain one. */
+interface Change {
+  readonly names: NamesOfAKind;
+  readonly name: string;
+  readonly statement: Statement | undefined;
+}
+
+/** Prepared statements, or portals. */
+class NamesOfAKind {
+  /** What the server has confirmed. */
+  readonly #confirmed: Table = new Map();
+  /** What the names mean to the client's next message. */
+  readonly #table: Table = new Map();
+
+  get size(): number {
+    return this.#table.size;
+  }
+
+  get(name: string): Statement | undefined {
+    return this.#table.get(name);
+  }
+
+  note({ name, statement }: Change): void {
+    apply(this.#table, name, statement);
+  }
+
+  confirm({ name, statement }: Change): void {
+    apply(this.#confirmed, name, statement);
+  }
+
+  clear(): void {
+    this.#confirmed.clear();
+  }
+
+  /** To what was confirmed, and `changes` that are still on their way. */
+  rebuild(changes: readonly Change[]): void {
+    this.#table.clear();
+    for (const [name, statement] of this.#confirmed) this.#table.set(name, statement);
+    for (const change of changes) if (change.names === this) this.note(change);
+  }
+}
+
+function apply(table: Table, name: string, statement: Statement | undefined): void {
+  if (statement) table.set(name, statement);
+  else table.delete(name);
+}
+
 export class Names {
-  readonly #statements: Table = new Map();
-  readonly #portals: Table = new Map();
-  readonly #changes: { table: Table; name: string; previous: Statement | undefined }[] = [];
+  readonly #statements = new NamesOfAKind();
+  readonly #portals = new NamesOfAKind();
+  /** On their way, the oldest first. */
+  readonly #changes: Change[] = [];
 
   /** `bytes[start..end)`: the name of a prepared statement. */
   statement(bytes: Buffer, start: number, end: number): Statement | undefined {
@@ -42,17 +91,17 @@ export class Names {
 
   /** A Parse gives the name at `start` a meaning. True: the change was noted, its answer is to be told. */
   parse(bytes: Buffer, start: number, end: number, statement: Statement | undefined): boolean {
-    return this.#set(this.#statements, bytes, start, end, statement);
+    return this.#note(this.#statements, bytes, start, end, statement);
   }
 
   bind(bytes: Buffer, start: number, end: number, statement: Statement | undefined): boolean {
-    return this.#set(this.#portals, bytes, start, end, statement);
+    return this.#note(this.#portals, bytes, start, end, statement);
   }
 
   /** `start`: of the body of a Close or Describe message, the letter S or P and a name. */
   close(bytes: Buffer, start: number, end: number): boolean {
-    const table = bytes[start] === 0x53 ? this.#statements : this.#portals;
-    return this.#set(table, bytes, start + 1, cstringEnd(bytes, start + 1, end), undefined);
+    const names = bytes[start] === 0x53 ? this.#statements : this.#portals;
+    return this.#note(names, bytes, start + 1, cstringEnd(bytes, start + 1, end), undefined);
   }
 
   described(bytes: Buffer, start: number, end: number): Statement | undefined {
@@ -61,41 +110,47 @@ export class Names {
 
   /** The oldest noted change has succeeded. */
   confirmed(): void {
-    this.#changes.shift();
+    const change = this.#changes.shift();
+    change?.names.confirm(change);
   }
 
-  /** What was noted and not confirmed has failed or was skipped. */
-  failed(): void {
-    for (let change = this.#changes.pop(); change; change = this.#changes.pop()) {
-      if (change.previous) change.table.set(change.name, change.previous);
-      else change.table.delete(change.name);
-    }
+  /** The oldest `count` noted changes have failed, or were skipped. */
+  failed(count: number): void {
+    if (count === 0) return;
+    this.#changes.splice(0, count);
+    this.#rebuild();
   }
 
-  /** DEALLOCATE ALL or DISCARD ALL. */
+  /** DEALLOCATE ALL or DISCARD ALL was done; what is noted is behind it. */
   clear(): void {
     this.#statements.clear();
+    this.#rebuild();
   }
 
-  #set(table: Table, bytes: Buffer, start: number, end: number, statement: Statement | undefined): boolean {
-    if (statement === undefined && table.size === 0) return false;
+  #rebuild(): void {
+    this.#statements.rebuild(this.#changes);
+    this.#portals.rebuild(this.#changes);
+  }
+
+  #note(names: NamesOfAKind, bytes: Buffer, start: number, end: number, statement: Statement | undefined): boolean {
+    if (statement === undefined && names.size === 0) return false;
     const name = keyOf(bytes, start, end);
     if (name === undefined) return false;
-    const previous = table.get(name);
-    if (statement === undefined && previous === undefined) return false;
-    if (table.size >= NAMES_MAX) throw new ProtocolError("too many prepared transaction statements");
-    this.#changes.push({ table, name, previous });
-    if (statement) table.set(name, name === "" ? statement : { ...statement, doubtful: true });
-    else table.delete(name);
+    if (statement === undefined && names.get(name) === undefined) return false;
+    if (names.size >= NAMES_MAX) throw new ProtocolError("too many prepared transaction statements");
+    const meaning = statement && name !== "" ? { ...statement, doubtful: true } : statement;
+    const change: Change = { names, name, statement: meaning };
+    this.#changes.push(change);
+    names.note(change);
     return true;
   }
 }
 
 /** Nothing is decoded while nothing is noted. */
-function find(table: Table, bytes: Buffer, start: number, end: number): Statement | undefined {
-  if (table.size === 0) return isComparable(bytes, start, end) ? undefined : UNKNOWN;
+function find(names: NamesOfAKind, bytes: Buffer, start: number, end: number): Statement | undefined {
+  if (names.size === 0) return isComparable(bytes, start, end) ? undefined : UNKNOWN;
   const name = keyOf(bytes, start, end);
-  return name === undefined ? UNKNOWN : table.get(name);
+  return name === undefined ? UNKNOWN : names.get(name);
 }
 
 /** The name as PostgreSQL compares it; undefined when that depends on encodings. */

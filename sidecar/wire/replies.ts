@@ -78,6 +78,17 @@ export class ReplyQueue {
     } while (this.head() === COPY_END);
   }
 
+  /** How many of the requests up to the next Sync change what a name means. */
+  notedUntilSync(): number {
+    let noted = 0;
+    for (let i = 0; i < this.#length; i++) {
+      const code = this.#at(i);
+      if ((code & KIND) === SYNC) break;
+      if (code & NOTED) noted++;
+    }
+    return noted;
+  }
+
   /** An error ended everything up to the next Sync; false when the client has not sent that Sync yet. */
   dropUntilSync(): boolean {
     while (this.#length > 0) {

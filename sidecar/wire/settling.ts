@@ -42,7 +42,6 @@ export class Settling {
     core.replies.shift();
     if (kind === reply.QUERY) {
       core.query = undefined;
-      core.refusing = undefined;
       core.copyInSimple = false;
     }
     if (kind === reply.FUNCTION) core.entersFunction = false;
@@ -81,6 +80,8 @@ export class Settling {
       core.unpredictable = false;
       core.commitInFlight = false;
       core.uncertain = false;
+      core.refusing = undefined;
+      core.refusesCopy = false;
       core.readOnlyDefaultsInFlight.length = 0;
       if (core.hasFailed) core.readOnlyDefaultCommitted = core.readOnlyDefaultKept;
       if (status === IDLE) {
@@ -92,8 +93,9 @@ export class Settling {
         core.readOnly = core.readOnlyDefault;
         core.refusedInBlock = undefined;
       }
-      core.hasFailed = false;
     } else if (!core.unpredictable) core.status = status;
+    // An unfinished group has no answers yet: what has failed was in front of it.
+    core.hasFailed = false;
     // What an unfinished group has set is told with its own ReadyForQuery, as the server does it.
     if (!core.inGroup && core.status !== FAILED && core.readOnlyDefaultTold !== core.readOnlyDefault) {
       core.readOnlyDefaultTold = core.readOnlyDefault;
