@@ -8,7 +8,7 @@ import { BARE_BYTES_MAX } from "./bare.ts";
 import type { Core } from "./core.ts";
 import { encodingRefused, errorBytes } from "./errors.ts";
 import { Failures } from "./failures.ts";
-import { type Action, DROP, Framer, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
+import { type Action, DROP, Framer, HEADER_BYTES, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
 import type { Front } from "./front.ts";
 import { BACK, cstringEnd, errorFields } from "./messages.ts";
 import * as reply from "./replies.ts";
@@ -64,12 +64,17 @@ export class Back implements MessageHandler {
 
   message(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
     if (this.#core.bare.phase === "asked") return this.#bareAnswer(type, bytes, start, end, total);
+    if ((type === BACK.bindComplete || type === BACK.parseComplete) && this.#passesWhole(bytes, start)) return PASS;
     return this.#message(type, bytes, start, end, total);
   }
 
   /** While a bare request (bare.ts) may have to be sent again, the client hears nothing of it. */
   #bareAnswer(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
     const { bare } = this.#core;
+    if (bare.answers.length === 0 && this.#passesWhole(bytes, start)) {
+      bare.phase = "answered";
+      return PASS;
+    }
     const whole = end - start === total;
     if (type === BACK.parameterStatus || type === BACK.notification) {
       return this.#message(type, bytes, start, end, total);
@@ -84,6 +89,16 @@ export class Back implements MessageHandler {
     }
     this.#release();
     return this.#message(type, bytes, start, end, total);
+  }
+
+  /** All answers of a request up to its ReadyForQuery are at hand, and nothing is to be done about them. */
+  #passesWhole(bytes: Buffer, start: number): boolean {
+    const { replies } = this.#core;
+    const stop = readyBehindRows(bytes, start, this.framer.receivedEnd);
+    if (stop === 0 || !replies.plainUntilSync) return false;
+    if (reply.kindOf(replies.head()) !== reply.QUERY) replies.dropUntilSync();
+    this.framer.passUpTo(stop);
+    return true;
   }
 
   #release(): void {
@@ -190,8 +205,7 @@ export class Back implements MessageHandler {
 
   /** `mayLeave`: no entering is in flight behind this answer, so what it says of the gate is the last word. */
   #noteTag(bytes: Buffer, at: number, end: number, mayLeave: boolean): void {
-    const first = bytes[at];
-    if (first !== 0x43 && first !== 0x52 && first !== 0x44) return; // C, R, D
+    if (!mayBeNoted(bytes[at])) return;
     const core = this.#core;
     const tag = bytes.toString("latin1", at, cstringEnd(bytes, at, end));
     if (tag === "COMMIT" || tag === "ROLLBACK") {
@@ -234,6 +248,32 @@ export class Back implements MessageHandler {
     this.#tell(errorBytes(encodingRefused(encoding)));
     core.host.end();
   }
+}
+
+/** Whether a tag that begins so may be one of those that `#noteTag` looks for: C, R, D. */
+const mayBeNoted = (first: number | undefined): boolean => first === 0x43 || first === 0x52 || first === 0x44;
+
+/** Where the ReadyForQuery begins that ends the answers of one statement; 0 when they are others, or not all at hand. */
+function readyBehindRows(bytes: Buffer, start: number, end: number): number {
+  for (let at = start; at + HEADER_BYTES < end; ) {
+    const stop = at + 1 + bytes.readUInt32BE(at + 1);
+    if (stop < at + HEADER_BYTES) return 0;
+    switch (bytes[at]) {
+      case BACK.parseComplete:
+      case BACK.bindComplete:
+      case BACK.parameterDescription:
+      case BACK.rowDescription:
+      case BACK.noData:
+      case BACK.dataRow:
+        break;
+      case BACK.commandComplete:
+        return !mayBeNoted(bytes[at + HEADER_BYTES]) && stop < end && bytes[stop] === BACK.ready ? stop : 0;
+      default:
+        return 0;
+    }
+    at = stop;
+  }
+  return 0;
 }
 
 /** What the server may answer before it has run anything of a request to its end. */

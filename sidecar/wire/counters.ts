@@ -1,10 +1,17 @@
 /** Counts of the wire in shared memory: its thread writes them, the sidecar's main thread reads them at any time. */
 
 const NAMES = ["sessionsOpen", "sessionsTotal", "messages", "refusedLost", "refusedUnconfirmed"] as const;
-export type CounterName = (typeof NAMES)[number];
-export type Counts = Record<CounterName, number>;
+export type Counts = Record<(typeof NAMES)[number], number>;
 
-const INDEX = Object.fromEntries(NAMES.map((name, index) => [name, index])) as Record<CounterName, number>;
+/** Places of the counters; numbers, because one is counted at each message. */
+export const COUNTER = {
+  sessionsOpen: 0,
+  sessionsTotal: 1,
+  messages: 2,
+  refusedLost: 3,
+  refusedUnconfirmed: 4,
+} as const;
+type Counter = (typeof COUNTER)[keyof typeof COUNTER];
 
 export class Counters {
   readonly memory: SharedArrayBuffer;
@@ -16,9 +23,8 @@ export class Counters {
     this.#values = new Float64Array(memory);
   }
 
-  add(name: CounterName, by = 1): void {
-    const index = INDEX[name];
-    this.#values[index] = (this.#values[index] as number) + by;
+  add(counter: Counter, by = 1): void {
+    this.#values[counter] = (this.#values[counter] as number) + by;
   }
 
   /**
@@ -26,6 +32,6 @@ export class Counters {
    * answered with LF002.
    */
   read(): Counts {
-    return Object.fromEntries(NAMES.map((name) => [name, this.#values[INDEX[name]] ?? 0])) as Counts;
+    return Object.fromEntries(NAMES.map((name) => [name, this.#values[COUNTER[name]] ?? 0])) as Counts;
   }
 }

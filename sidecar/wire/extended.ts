@@ -4,11 +4,13 @@
  */
 import { BARE_BYTES_MAX } from "./bare.ts";
 import type { Core } from "./core.ts";
+import { COUNTER } from "./counters.ts";
 import { besideBracket, notSupported, reservedName, twoPhaseRefused, type WireError } from "./errors.ts";
-import { type Action, DROP, HOLD, PASS, ProtocolError } from "./framer.ts";
+import { follow } from "./follow.ts";
+import { type Action, DROP, type Framer, HOLD, PASS, ProtocolError } from "./framer.ts";
 import { needsBracket, takesSnapshot } from "./inject.ts";
 import { lexFirst } from "./lexer.ts";
-import { bind, copyFail, cstringEnd, execute, FAILED, FRONT, IDLE, IN_BLOCK, parse, sync } from "./messages.ts";
+import { bind, copyFail, cstringEnd, execute, FAILED, FRONT, IDLE, parse, sync } from "./messages.ts";
 import { isComparable, usesOwnName } from "./names.ts";
 import type { Outgoing } from "./outgoing.ts";
 import { GroupShape } from "./readgroup.ts";
@@ -29,31 +31,24 @@ const REFUSE_STATEMENT = "_fencedjob_refuse";
 export class ExtendedProtocol {
   readonly #core: Core;
   readonly #out: Outgoing;
-  readonly #receivedEnd: () => number;
+  readonly #framer: Framer;
   /** Of the text of the Parse at hand, if that is a read. */
   #fingerprint = 0;
 
-  /** `receivedEnd`: where what was received with the present message ends. */
-  constructor(core: Core, out: Outgoing, receivedEnd: () => number) {
+  constructor(core: Core, out: Outgoing, framer: Framer) {
     this.#core = core;
     this.#out = out;
-    this.#receivedEnd = receivedEnd;
+    this.#framer = framer;
   }
 
   request(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
     const core = this.#core;
     if (!core.inGroup && this.#mustWait()) return this.#out.wait();
-    if (usesOwnName(type, bytes, start, end)) {
-      this.#beginGroup();
-      return this.#refuseGroup(reservedName());
-    }
+    if (usesOwnName(type, bytes, start, end)) return this.#refuseGroup(reservedName());
     if (type === FRONT.close) return this.#close(bytes, start, end);
     const statement = this.#statementOf(type, bytes, start, end, total);
     const unfit = statement && unfitReason(type, statement, bytes, start, end);
-    if (unfit) {
-      this.#beginGroup();
-      return this.#refuseGroup(unfit);
-    }
+    if (unfit) return this.#refuseGroup(unfit);
     if (core.replies.readies > 0 && this.#mustBeAlone(type, statement)) return this.#out.wait();
     const blocked = this.#out.blocked(statement, false);
     if (blocked === "hold") return HOLD;
@@ -61,17 +56,47 @@ export class ExtendedProtocol {
       const action = this.#outsideBlocks();
       if (action !== PASS) return action;
     }
+    return blocked ? this.#refuseGroup(blocked) : this.#send(type, bytes, start, end, statement);
+  }
+
+  #send(type: number, bytes: Buffer, start: number, end: number, statement: Statement | undefined): Action {
+    const core = this.#core;
     const first = !core.inGroup;
     this.#beginGroup();
-    if (blocked) return this.#refuseGroup(blocked);
-    if (first && statement === undefined) core.bare.inGroup = this.#goesBare(bytes, start);
+    const whole = first && statement === undefined && this.#isWhole(bytes, start);
+    if (whole) core.bare.inGroup = this.#goesBare(bytes, start);
     const fenced = statement === undefined || isFenced(type, statement, core.status !== IDLE);
     // DISCARD ALL would give the bracket's lock back, in front of what the group still runs (INV-3).
     const besides = fenced || statement?.words.startsWith("DISCARD");
     if (besides && core.bracket === "open") return this.#refuseGroup(besideBracket());
     this.#fence(fenced, statement);
     this.#enqueue(type, bytes, start, end, statement);
+    if (whole && SHAPE.runs) this.#passWhole(bytes);
     return PASS;
+  }
+
+  /** The message begins a group that is at hand to its Sync, and does nothing but run or prepare one plain statement. */
+  #isWhole(bytes: Buffer, start: number): boolean {
+    const { bare, bracket } = this.#core;
+    return bracket === "none" && bare.phase === "none" && SHAPE.read(bytes, start, this.#framer.receivedEnd);
+  }
+
+  /** What is left of such a group is as plain as its first message: the same is noted of it, without looking again. */
+  #passWhole(bytes: Buffer): void {
+    const core = this.#core;
+    const { requests, length, portalStart, portalEnd, end } = SHAPE;
+    // A name that cannot be compared may be that of another portal.
+    if (portalStart < portalEnd) return;
+    core.host.counters.add(COUNTER.messages, length - 1);
+    for (let i = 1; i < length - 1; i++) {
+      const request = requests[i] as number;
+      if (request === reply.BIND) this.#noted(reply.BIND, core.names.bind(bytes, portalStart, portalEnd, undefined));
+      else core.replies.push(request);
+    }
+    follow(core, undefined);
+    if (core.groupCommits && core.status === IDLE) core.commitInFlight = true;
+    this.#endGroup();
+    this.#framer.passUpTo(end);
   }
 
   #fence(fenced: boolean, statement: Statement | undefined): void {
@@ -86,9 +111,8 @@ export class ExtendedProtocol {
     const core = this.#core;
     const { bare, status } = core;
     if (status !== IDLE) return false;
-    const end = this.#receivedEnd();
-    if (!SHAPE.read(bytes, start, end)) return false;
     if (!SHAPE.runs) return true;
+    const end = this.#framer.receivedEnd;
     if (!this.#out.mayGoBare || SHAPE.end < end || end - start > BARE_BYTES_MAX || bare.inTheWay) return false;
     const parses = bytes[start] === FRONT.parse;
     const fingerprint = parses ? this.#fingerprint : bare.names.find(bytes, SHAPE.nameStart, SHAPE.nameEnd);
@@ -186,7 +210,7 @@ export class ExtendedProtocol {
         return core.replies.push(reply.DESCRIBE);
       default:
         core.replies.push(reply.EXECUTE);
-        this.#executes(statement);
+        follow(core, statement);
     }
   }
 
@@ -210,70 +234,6 @@ export class ExtendedProtocol {
     core.groupBinds = false;
   }
 
-  /** Follows what an Execute does to the transaction, as far as one can before its answer. */
-  #executes(statement: Statement | undefined): void {
-    const core = this.#core;
-    core.groupRuns = true;
-    if (statement?.doubtful || statement?.kind === "unknown") {
-      core.uncertain = true;
-      core.groupCommits = true;
-      core.commitInFlight = true;
-    }
-    if (statement === undefined) {
-      core.groupCommits ||= core.status === IDLE && !core.bare.inGroup;
-      return;
-    }
-    if (statement.kind === "inBlock") return;
-    core.unpredictable = true;
-    switch (statement.kind) {
-      case "begin":
-      case "setTransaction":
-        // Keeps what was entered earlier in the group: the implicit transaction becomes the block.
-        if (statement.kind === "begin" && core.status === IDLE) core.status = IN_BLOCK;
-        core.readOnly = statement.readOnly ?? core.readOnly;
-        return;
-      case "setDefault":
-        core.readOnlyDefault = statement.readOnly ?? core.readOnlyDefaultAtStart;
-        return;
-      case "commit":
-      case "rollback":
-        this.#executesEnd(statement);
-        return;
-      case "unknown":
-        core.entered = false;
-        if (core.status === FAILED) core.status = IN_BLOCK;
-        return;
-      case "rollbackTo":
-        // A savepoint older than the fence gives the lock back; entering again is harmless.
-        core.entered = false;
-        if (core.status === FAILED) core.status = IN_BLOCK;
-        return;
-      case "noBlock":
-      case "procedure":
-        core.commitInFlight = true;
-        return;
-      case "session":
-        if (statement.words.startsWith("D")) core.prepared = 0;
-        if (statement.words === "DISCARD ALL") core.readOnlyDefault = core.readOnlyDefaultAtStart;
-        return;
-      default:
-        return;
-    }
-  }
-
-  #executesEnd(statement: Statement): void {
-    const core = this.#core;
-    // Outside of a block, too: there it commits what the group has done so far.
-    if (statement.kind === "commit") core.commitInFlight = true;
-    if (statement.kind === "commit" && core.status !== FAILED) {
-      core.readOnlyDefaultCommitted = core.readOnlyDefault;
-      core.readOnlyDefaultsInFlight.push(core.readOnlyDefault);
-    } else core.readOnlyDefault = core.readOnlyDefaultCommitted;
-    core.entered = false;
-    if (!statement.chain) core.readOnly = core.readOnlyDefault;
-    core.status = statement.chain && core.status !== IDLE ? IN_BLOCK : IDLE;
-  }
-
   sync(): Action {
     const core = this.#core;
     // The server ignores Sync while a simple query waits for COPY data; whether it does is not known before its answer.
@@ -291,20 +251,25 @@ export class ExtendedProtocol {
       if (blocked) this.#refuseGroup(blocked);
       else core.commitInFlight = true;
     }
-    core.inGroup = false;
-    core.bare.inGroup = false;
     core.dropping = false;
     core.discarding = false;
+    this.#endGroup();
+    if (core.bracket !== "open") return PASS;
+    this.#out.push(sync());
+    this.#out.closeBracket();
+    return DROP;
+  }
+
+  #endGroup(): void {
+    const core = this.#core;
+    core.inGroup = false;
+    core.bare.inGroup = false;
     if (core.status === IDLE) {
       core.entered = false;
       core.readOnly = core.readOnlyDefault;
     }
     // The server ignores Sync while it waits for COPY data.
-    if (!this.#core.copyIn) core.replies.push(reply.SYNC);
-    if (core.bracket !== "open") return PASS;
-    this.#out.push(sync());
-    this.#out.closeBracket();
-    return DROP;
+    if (!core.copyIn) core.replies.push(reply.SYNC);
   }
 
   copyEnd(type: number): Action {
@@ -338,6 +303,7 @@ export class ExtendedProtocol {
   }
 
   #refuseGroup(error: WireError): Action {
+    this.#beginGroup();
     const core = this.#core;
     this.#out.push(parse(REFUSE_STATEMENT, this.#out.refusalText(error)));
     this.#out.push(bind(REFUSE_STATEMENT, REFUSE_STATEMENT));

@@ -6,6 +6,7 @@
  */
 import { isFenceCode } from "../../fence/codes.ts";
 import type { Core } from "./core.ts";
+import { COUNTER } from "./counters.ts";
 import { errorBytes, lostError } from "./errors.ts";
 import { type Action, DROP, type Framer, HOLD, PASS } from "./framer.ts";
 import type { Front } from "./front.ts";
@@ -124,7 +125,7 @@ export class Failures {
     core.refusing = undefined;
     if (error) {
       // Counted when it is answered: a refusal on its way to a server that has ended the session is answered otherwise.
-      if (error.code === "LF002") core.host.counters.add("refusedUnconfirmed");
+      if (error.code === "LF002") core.host.counters.add(COUNTER.refusedUnconfirmed);
       this.#tell(errorBytes(error));
       core.refusedInBlock = error;
     }
@@ -196,7 +197,7 @@ export class Failures {
   #end(bytes: Buffer): void {
     const core = this.#core;
     core.ending = true;
-    core.host.counters.add("refusedLost");
+    core.host.counters.add(COUNTER.refusedLost);
     this.#tell(bytes);
     core.host.end();
   }

@@ -55,6 +55,8 @@ export class Framer {
   #runStart = 0;
   #at = 0;
   #end = 0;
+  /** The handler has decided on everything up to there. */
+  #decidedEnd = 0;
 
   constructor(handler: MessageHandler, sink: Sink) {
     this.#handler = handler;
@@ -64,6 +66,11 @@ export class Framer {
   /** Where the bytes end that were received with the message now decided on, in the same buffer. */
   get receivedEnd(): number {
     return this.#end;
+  }
+
+  /** Called by the handler inside `message`, which returns PASS: the messages up to `end`, whole ones, pass with this one. */
+  passUpTo(end: number): void {
+    this.#decidedEnd = end;
   }
 
   get holding(): boolean {
@@ -118,6 +125,7 @@ export class Framer {
     this.#bytes = bytes;
     this.#runStart = start;
     this.#end = end;
+    this.#decidedEnd = 0;
     let at = start;
     while (at < end) {
       if (this.#streamLeft > 0) {
@@ -129,7 +137,7 @@ export class Framer {
       const total = messageLength(bytes, at);
       if (end - at < this.#handler.bytesNeeded(type, total)) break;
       this.#at = at;
-      const stop = Math.min(at + total, end);
+      let stop = Math.min(at + total, end);
       const action = this.#handler.message(type, bytes, at, stop, total);
       if (action === HOLD) {
         this.#flushTo(at);
@@ -142,6 +150,7 @@ export class Framer {
       }
       this.#streamLeft = total - (stop - at);
       this.#streamPass = action === PASS;
+      if (this.#decidedEnd > stop) stop = this.#decidedEnd;
       at = stop;
     }
     this.#flushTo(at);

@@ -5,6 +5,7 @@
  * its transaction state and the client's idea of it stay one (the reply goes through `Back`).
  */
 import type { Core } from "./core.ts";
+import { COUNTER } from "./counters.ts";
 import { errorBytes, type WireError } from "./errors.ts";
 import { ExtendedProtocol } from "./extended.ts";
 import { type Action, DROP, Framer, HEADER_BYTES, HOLD, type MessageHandler, PASS, ProtocolError } from "./framer.ts";
@@ -43,7 +44,7 @@ export class Front implements MessageHandler {
     this.framer = new Framer(this, core.host.toServer);
     this.out = new Outgoing(core, () => this.framer.flush(), lost, end);
     this.#simple = new SimpleProtocol(core, this.out);
-    this.#extended = new ExtendedProtocol(core, this.out, () => this.framer.receivedEnd);
+    this.#extended = new ExtendedProtocol(core, this.out, this.framer);
   }
 
   /** Sends a bare request again that PostgreSQL refused: fenced, as its phase says. Nothing is in flight. */
@@ -61,7 +62,7 @@ export class Front implements MessageHandler {
         const type = bytes[at] as number;
         // Its statement is there: a Parse is not undone by an error.
         if (!bare.parsed || type !== FRONT.parse) {
-          host.counters.add("messages", -1);
+          host.counters.add(COUNTER.messages, -1);
           const action = this.message(type, bytes, at, at + total, total);
           if (action === HOLD) break; // ownership has ended, and the client is told so
           if (action === PASS) this.out.push(bytes.subarray(at, at + total));
@@ -106,7 +107,7 @@ export class Front implements MessageHandler {
   message(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
     const core = this.#core;
     if (core.ending && type !== FRONT.terminate) return HOLD;
-    core.host.counters.add("messages");
+    core.host.counters.add(COUNTER.messages);
     if (type !== FRONT.sync && type !== FRONT.terminate) {
       if (core.dropping) return DROP;
       if (core.discarding) return PASS;

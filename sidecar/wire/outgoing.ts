@@ -5,6 +5,7 @@
 import { isFenceCode } from "../../fence/codes.ts";
 import { refuseSql } from "../../fence/enter.ts";
 import { type ApartGroup, type Core, LOCK_PREPARED, SELECT_PREPARED } from "./core.ts";
+import { COUNTER } from "./counters.ts";
 import { errorBytes, unconfirmedError, type WireError } from "./errors.ts";
 import { type Action, DROP, HOLD } from "./framer.ts";
 import { FAILED, IDLE } from "./messages.ts";
@@ -66,7 +67,7 @@ export class Outgoing {
   }
 
   wait(): Action {
-    this.#core.host.counters.add("messages", -1);
+    this.#core.host.counters.add(COUNTER.messages, -1);
     return HOLD;
   }
 

@@ -18,7 +18,7 @@ import { KnownWriters } from "./bare.ts";
 import { CancelKeys, type CancelTarget, sendCancel } from "./cancel.ts";
 import { Channel } from "./channel.ts";
 import { fenceBytes } from "./core.ts";
-import { Counters } from "./counters.ts";
+import { COUNTER, Counters } from "./counters.ts";
 import { encodingRefused, errorBytes, lostError, notSupported, type WireError } from "./errors.ts";
 import { greeting } from "./greeting.ts";
 import { type ListenAddress, listen } from "./listen.ts";
@@ -252,7 +252,7 @@ class Listener implements RunningProxy {
       if (!(error instanceof NotAdmitted) || !error.byGate) throw error;
       const verdict = await this.#config.verdict(false);
       if (!isLoss(verdict)) throw error;
-      this.counters.add("refusedLost");
+      this.counters.add(COUNTER.refusedLost);
       const lost = lostError(identity, verdict, false);
       throw new NotAdmitted(lost.code, lost.message, errorBytes(lost));
     });
@@ -286,7 +286,7 @@ class Listener implements RunningProxy {
       await clock.sleep(PERMIT_POLL_MS);
     }
     if (permit.state(clock.monoMs()) !== "lost") return true;
-    this.counters.add("refusedLost");
+    this.counters.add(COUNTER.refusedLost);
     this.#refuse(client, lostError(identity, await verdict(false), false));
     return false;
   }
@@ -317,7 +317,7 @@ class Listener implements RunningProxy {
       onClosed: () => {
         this.#clients.delete(client);
         this.#keys.remove(upstream.pid, target);
-        this.counters.add("sessionsOpen", -1);
+        this.counters.add(COUNTER.sessionsOpen, -1);
       },
     });
     const target: CancelTarget = {
@@ -330,8 +330,8 @@ class Listener implements RunningProxy {
     };
     if (upstream.key.length > 0) this.#keys.add(upstream.pid, target);
     client.relay = relay;
-    this.counters.add("sessionsOpen");
-    this.counters.add("sessionsTotal");
+    this.counters.add(COUNTER.sessionsOpen);
+    this.counters.add(COUNTER.sessionsTotal);
     const bytes = greeting(upstream, plan, key);
     channel.push(bytes, 0, bytes.length);
     channel.flush();

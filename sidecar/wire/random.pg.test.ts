@@ -1,4 +1,9 @@
-/** Random legal sequences of messages bring the same messages back, direct and through the proxy, and leave the same rows. */
+/**
+ * Random legal sequences of messages bring the same messages back, direct and through the proxy, and leave the same rows.
+ *
+ * `make test` plays the same ones each time; WIRE_RANDOM_RUNS=1000 plays others. A failure prints its seed, for
+ * WIRE_RANDOM_SEED.
+ */
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Fenced, startFenced } from "../../testing/fenced.ts";
@@ -22,6 +27,10 @@ import {
 } from "./messages.ts";
 
 const RUNS = Number(process.env.WIRE_RANDOM_RUNS ?? 60);
+const REPEAT = {
+  ...(process.env.WIRE_RANDOM_RUNS ? {} : { seed: 1 }),
+  ...(process.env.WIRE_RANDOM_SEED ? { seed: Number(process.env.WIRE_RANDOM_SEED) } : {}),
+};
 
 const STATEMENTS = [
   "INSERT INTO t (note) VALUES ('a') RETURNING id",
@@ -198,10 +207,13 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
         // Another one: behind the fence's own statements PostgreSQL 18 has no reason for this warning.
         const told = (line: string): boolean =>
           !/M=SET (LOCAL|TRANSACTION) can only be used in transaction blocks/.test(line);
+        // And one of words: behind a name in doubt the fence is a query, so that it is another of two reasons.
+        const same = (line: string): string =>
+          line.replace(/(C=25001 M=SET TRANSACTION ISOLATION LEVEL must) .* D=/, "$1 … D=");
         const shown = batches.map((units) => units.map((unit) => unit.shown));
-        expect(got.filter(told), JSON.stringify(shown, null, 1)).toEqual(want.filter(told));
+        expect(got.filter(told).map(same), JSON.stringify(shown, null, 1)).toEqual(want.filter(told).map(same));
       }),
-      { numRuns: RUNS, ...(process.env.WIRE_RANDOM_SEED ? { seed: Number(process.env.WIRE_RANDOM_SEED) } : {}) },
+      { numRuns: RUNS, ...REPEAT },
     );
     console.info(`PostgreSQL ${version}: ${RUNS} sequences, ${messages} messages of the server compared`);
   });

@@ -3,6 +3,10 @@
  * nothing but prepare one. Does NOT look at the statement itself.
  */
 import { FRONT } from "./messages.ts";
+import * as reply from "./replies.ts";
+
+/** Requests behind which the shape leaves room for an Execute and a Sync. */
+const DESCRIBES_UP_TO = 6;
 
 /** What was found of the group at hand; one serves all sessions of a thread, for the length of a call. */
 export class GroupShape {
@@ -13,8 +17,12 @@ export class GroupShape {
   nameEnd = 0;
   /** It executes. */
   runs = false;
-  #portalStart = 0;
-  #portalEnd = 0;
+  /** Name of the portal that it binds. */
+  portalStart = 0;
+  portalEnd = 0;
+  /** The requests, as `replies.ts` counts them; the Sync is one of them. */
+  readonly requests = new Uint8Array(8);
+  length = 0;
   #bound = false;
 
   /**
@@ -23,6 +31,7 @@ export class GroupShape {
    */
   read(bytes: Buffer, start: number, end: number): boolean {
     this.runs = false;
+    this.length = 0;
     this.#bound = false;
     let named = false;
     for (let at = start; at + 5 <= end; ) {
@@ -31,6 +40,7 @@ export class GroupShape {
       const type = bytes[at];
       if (type === FRONT.sync) {
         this.end = stop;
+        this.requests[this.length++] = reply.SYNC;
         return named && this.runs === this.#bound;
       }
       if (this.runs || !this.#take(type, bytes, at + 5, stop, named)) return false;
@@ -45,23 +55,29 @@ export class GroupShape {
     switch (type) {
       case FRONT.parse:
         if (named) return false;
+        this.requests[this.length++] = reply.PARSE;
         this.nameStart = at;
         this.nameEnd = stop;
         return true;
       case FRONT.bind: {
         const statementEnd = nameEnd(bytes, stop + 1, end);
         if (this.#bound || (named && !this.#isName(bytes, stop + 1, statementEnd))) return false;
+        this.requests[this.length++] = reply.BIND;
         this.#bound = true;
-        this.#portalStart = at;
-        this.#portalEnd = stop;
+        this.portalStart = at;
+        this.portalEnd = stop;
         this.nameStart = stop + 1;
         this.nameEnd = statementEnd;
         return true;
       }
       case FRONT.describe:
+        // One of the statement, one of the portal; who asks more is not in a hurry.
+        if (this.length >= DESCRIBES_UP_TO) return false;
+        this.requests[this.length++] = reply.DESCRIBE;
         return this.#describes(bytes, at, stop, named);
       case FRONT.execute:
-        this.runs = this.#bound && equal(bytes, at, stop, this.#portalStart, this.#portalEnd);
+        this.requests[this.length++] = reply.EXECUTE;
+        this.runs = this.#bound && equal(bytes, at, stop, this.portalStart, this.portalEnd);
         return this.runs;
       default:
         return false;
@@ -69,7 +85,7 @@ export class GroupShape {
   }
 
   #describes(bytes: Buffer, at: number, stop: number, named: boolean): boolean {
-    if (bytes[at] === 0x50) return this.#bound && equal(bytes, at + 1, stop, this.#portalStart, this.#portalEnd);
+    if (bytes[at] === 0x50) return this.#bound && equal(bytes, at + 1, stop, this.portalStart, this.portalEnd);
     return bytes[at] === 0x53 && named && this.#isName(bytes, at + 1, stop);
   }
 

@@ -78,6 +78,16 @@ export class ReplyQueue {
     } while (this.head() === COPY_END);
   }
 
+  /** Whether the requests up to the next Sync are all the client's, and change no name's meaning. */
+  get plainUntilSync(): boolean {
+    for (let i = 0; i < this.#length; i++) {
+      const code = this.#at(i);
+      if (code & (OWN | NOTED)) return false;
+      if (code === SYNC) return true;
+    }
+    return true;
+  }
+
   /** How many of the requests up to the next Sync change what a name means. */
   notedUntilSync(): number {
     let noted = 0;

@@ -7,6 +7,7 @@
 
 import { Back } from "./back.ts";
 import { Core, type CoreOptions } from "./core.ts";
+import { COUNTER } from "./counters.ts";
 import { connectionLost, errorBytes, lostError, unknownOutcome } from "./errors.ts";
 import { Front } from "./front.ts";
 import { errorFields, FRONT, IDLE } from "./messages.ts";
@@ -133,7 +134,7 @@ export class Session {
       core.host.closeServer();
       return;
     }
-    if (outcome.loss && !idle) core.host.counters.add("refusedLost");
+    if (outcome.loss && !idle) core.host.counters.add(COUNTER.refusedLost);
     this.#lastWords(outcome.bytes);
   }
 
@@ -176,7 +177,7 @@ export class Session {
     const core = this.#core;
     const bytes = core.epitaph;
     if (!bytes || goodbye) return core.host.end();
-    core.host.counters.add("refusedLost");
+    core.host.counters.add(COUNTER.refusedLost);
     core.host.toClient.push(bytes, 0, bytes.length);
     core.host.end();
   }

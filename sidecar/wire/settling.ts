@@ -82,7 +82,8 @@ export class Settling {
       core.uncertain = false;
       core.refusing = undefined;
       core.refusesCopy = false;
-      core.readOnlyDefaultsInFlight.length = 0;
+      // Setting a length costs a call into the runtime, each time.
+      if (core.readOnlyDefaultsInFlight.length > 0) core.readOnlyDefaultsInFlight.length = 0;
       if (core.hasFailed) core.readOnlyDefaultCommitted = core.readOnlyDefaultKept;
       if (status === IDLE) {
         core.entered = false;
