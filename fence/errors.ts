@@ -130,7 +130,7 @@ const SERVER_TEXT: Readonly<Record<string, Describe>> = {
   }),
   "25006": ({ database }) => ({
     message: `database "${database}" takes no writes`,
-    hint: "It is read-only or a standby. Give the address of the primary, one that follows a failover.",
+    hint: "It is read-only or a standby: give the address of the primary, one that follows a failover. Or an event trigger writes at each login, where the session's default is read-only already: it must leave the job's role out.",
   }),
   "28P01": ({ user }) => ({
     message: `the database refuses the password of role "${user}"`,

@@ -299,7 +299,7 @@ export class ExtendedProtocol {
       else core.copyEndsAhead++;
       return;
     }
-    if (replies.has(reply.EXECUTE)) replies.push(reply.COPY_END);
+    if (replies.executes > 0) replies.push(reply.COPY_END);
   }
 
   #refuseGroup(error: WireError): Action {

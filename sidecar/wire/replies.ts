@@ -37,6 +37,7 @@ export class ReplyQueue {
   #readies = 0;
   #own = 0;
   #queries = 0;
+  #executes = 0;
 
   get length(): number {
     return this.#length;
@@ -55,6 +56,11 @@ export class ReplyQueue {
   /** How many simple queries of the client are outstanding. */
   get queries(): number {
     return this.#queries;
+  }
+
+  /** How many Executes are outstanding, the proxy's own too. */
+  get executes(): number {
+    return this.#executes;
   }
 
   push(code: number): void {
@@ -125,14 +131,9 @@ export class ReplyQueue {
     this.#readies = 0;
     this.#own = 0;
     this.#queries = 0;
+    this.#executes = 0;
     for (const code of kept) this.push(code);
     return ended;
-  }
-
-  /** Whether any outstanding request is of this kind. */
-  has(kind: number): boolean {
-    for (let i = 0; i < this.#length; i++) if ((this.#at(i) & KIND) === kind) return true;
-    return false;
   }
 
   #at(index: number): number {
@@ -143,6 +144,7 @@ export class ReplyQueue {
     const kind = code & KIND;
     if (kind === SYNC || kind === QUERY || kind === FUNCTION) this.#readies += by;
     if (kind === QUERY && !(code & OWN)) this.#queries += by;
+    if (kind === EXECUTE) this.#executes += by;
     if (code & OWN) this.#own += by;
   }
 
