@@ -27,6 +27,7 @@ const BODILESS = new Map([..."123Ins"].map((letter) => [letter, message(letter.c
 const ROW_DESCRIPTION = message(BACK.rowDescription, Buffer.alloc(2));
 const DATA_ROW = message(BACK.dataRow, Buffer.alloc(2));
 const PARAMETER_DESCRIPTION = message(0x74, Buffer.alloc(2));
+const SUSPENDED = Buffer.concat([DATA_ROW, message(BACK.portalSuspended, Buffer.alloc(0))]);
 const COPY_IN = message(BACK.copyIn, Buffer.alloc(3));
 const FUNCTION_RESULT = message(0x56, Buffer.alloc(4, 0xff));
 const GIVES_ROWS = new Set([
@@ -40,6 +41,8 @@ const GIVES_ROWS = new Set([
   "checkOwner",
   "refuse",
 ]);
+
+const COPIES = new Set(["copyIn", "copyInFails"]);
 
 export class ModelledPostgres implements MessageHandler {
   readonly transactions: ModelledTransactions;
@@ -139,10 +142,8 @@ export class ModelledPostgres implements MessageHandler {
       this.transactions.prepare(statement);
       if (GIVES_ROWS.has(statement.kind)) this.#send(ROW_DESCRIPTION);
       const tag = this.transactions.run(statement, several);
-      if (statement.kind === "copyIn") {
-        this.#copy = { rest: statements.slice(at + 1) };
-        this.#send(COPY_IN);
-        return;
+      if (COPIES.has(statement.kind)) {
+        return this.#beginCopy(statement, statements.slice(at + 1));
       }
       this.#complete(tag);
     }
@@ -198,9 +199,10 @@ export class ModelledPostgres implements MessageHandler {
     const statement = this.transactions.portals.get(text);
     if (!statement) return this.#sendBodiless("I");
     const tag = this.transactions.run(statement, false);
-    if (statement.kind !== "copyIn") return this.#complete(tag);
-    this.#copy = { rest: undefined };
-    this.#send(COPY_IN);
+    const rowsMax = body.readInt32BE(next);
+    if (COPIES.has(statement.kind)) this.#beginCopy(statement, undefined);
+    else if (rowsMax === 1 && tag === "SELECT 1") this.#send(SUSPENDED);
+    else this.#complete(tag);
   }
 
   #table(body: Buffer): Map<string, ModelledStatement | undefined> {
@@ -208,6 +210,12 @@ export class ModelledPostgres implements MessageHandler {
   }
 
   // ---- COPY ----
+
+  #beginCopy({ kind }: ModelledStatement, rest: CopyIn["rest"]): void {
+    this.#send(COPY_IN);
+    if (kind === "copyInFails") throw new SqlError("42809");
+    this.#copy = { rest };
+  }
 
   #copying(type: number, copy: CopyIn): void {
     if (type === FRONT.copyData || type === FRONT.flush || type === FRONT.sync) return;

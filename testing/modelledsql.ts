@@ -10,6 +10,8 @@ type Wordless =
   /** From a view that calls a function that writes: looks like a read. */
   | "writingRead"
   | "copyIn"
+  /** COPY FROM STDIN into what cannot be copied to: fails behind the CopyInResponse, before anything is read. */
+  | "copyInFails"
   | "read"
   | "lock"
   | "procedure"
@@ -110,6 +112,7 @@ const GRAMMAR: readonly (readonly [RegExp, Make])[] = [
   [/^SELECT FENCE \. CHECK_OWNER \(.*\)$/, () => ({ kind: "checkOwner" })],
   [/^SELECT FENCE \. REFUSE \( '(\w+)' .*\)$/, (m) => ({ kind: "refuse", code: m[1] ?? "" })],
   [/^LOCK TABLE \w+$/, kind("lock")],
+  [/^COPY V FROM STDIN$/, kind("copyInFails")],
   [/^COPY \w+ FROM STDIN$/, kind("copyIn")],
   [/^SELECT \w+ \/ 0$/, kind("fails")],
   [/^SELECT WRITES \( \)$/, kind("writingRead")],

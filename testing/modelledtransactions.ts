@@ -45,6 +45,7 @@ const QUERIES = new Set([
   "read",
   "write",
   "copyIn",
+  "copyInFails",
   "enterSelect",
   "fails",
   "bracketLock",
@@ -159,7 +160,7 @@ export class ModelledTransactions {
         return "RESET";
       case "discardAll":
         refuseInBlock(tx, several);
-        this.statements.clear();
+        this.#deallocate(undefined);
         this.#bracket = 0;
         this.settings = this.#atStart;
         return "DISCARD ALL";
@@ -202,6 +203,9 @@ export class ModelledTransactions {
       case "copyIn":
         this.#write(tx, statement.kind);
         return "INSERT 0 1";
+      case "copyInFails":
+        if (tx.readOnly) throw new SqlError("25006");
+        return "";
       case "writingRead":
         this.#write(tx, statement.kind);
         return "SELECT 1";
@@ -264,9 +268,13 @@ export class ModelledTransactions {
   }
 
   #deallocate(name: string | undefined): string {
-    if (name === undefined) this.statements.clear();
-    else if (!this.statements.delete(name.toLowerCase())) throw new SqlError("26000");
-    return name === undefined ? "DEALLOCATE ALL" : "DEALLOCATE";
+    if (name !== undefined) {
+      if (!this.statements.delete(name.toLowerCase())) throw new SqlError("26000");
+      return "DEALLOCATE";
+    }
+    // The unnamed statement stays.
+    for (const other of [...this.statements.keys()]) if (other !== "") this.statements.delete(other);
+    return "DEALLOCATE ALL";
   }
 
   #ends(tx: Transaction, commits: boolean, chain: boolean): string {

@@ -134,6 +134,15 @@ const ATTACKS: Record<string, Attack> = {
     before: [[parse("é", "ROLLBACK"), sync()], [query("BEGIN")], [query("SELECT 1/0")]],
     attempt: [[bind("", "é"), execute(""), ...group("BEGIN READ WRITE", INSERT, "COMMIT")]],
   },
+  "DEALLOCATE ALL, which leaves the unnamed statement, cannot hide that it is a COMMIT": {
+    before: [
+      [parse("", "COMMIT"), parse("d", "DEALLOCATE ALL"), sync()],
+      [bind("", "d"), execute(""), sync()],
+      [...run("BEGIN", "b"), sync()],
+      [...run(INSERT, "i"), sync()],
+    ],
+    attempt: [[bind("", ""), execute(""), ...run("SET transaction_read_only = off", "s"), ...run(INSERT, "w"), sync()]],
+  },
   "a statement name beyond 63 bytes cannot hide a COMMIT": {
     attempt: [
       [parse(`${N63}A`, "COMMIT"), bind("", `${N63}B`), execute(""), ...group("BEGIN READ WRITE", INSERT, "COMMIT")],

@@ -58,7 +58,14 @@ class NamesOfAKind {
   }
 
   clear(): void {
+    const unnamed = this.#confirmed.get("");
     this.#confirmed.clear();
+    if (unnamed) this.#confirmed.set("", unnamed);
+  }
+
+  end(): void {
+    this.#confirmed.clear();
+    this.#table.clear();
   }
 
   /** To what was confirmed, and `changes` that are still on their way. */
@@ -121,10 +128,15 @@ export class Names {
     this.#rebuild();
   }
 
-  /** DEALLOCATE ALL or DISCARD ALL was done; what is noted is behind it. */
+  /** DEALLOCATE ALL or DISCARD ALL was done, which leaves the unnamed statement alone; what is noted is behind it. */
   clear(): void {
     this.#statements.clear();
     this.#rebuild();
+  }
+
+  /** No portal outlives its transaction; nothing is on its way. */
+  portalsEnd(): void {
+    if (this.#portals.size > 0) this.#portals.end();
   }
 
   #rebuild(): void {
@@ -137,7 +149,7 @@ export class Names {
     const name = keyOf(bytes, start, end);
     if (name === undefined) return false;
     if (statement === undefined && names.get(name) === undefined) return false;
-    if (names.size >= NAMES_MAX) throw new ProtocolError("too many prepared transaction statements");
+    if (statement && names.size >= NAMES_MAX) throw new ProtocolError("too many prepared transaction statements");
     const meaning = statement && name !== "" ? { ...statement, doubtful: true } : statement;
     const change: Change = { names, name, statement: meaning };
     this.#changes.push(change);

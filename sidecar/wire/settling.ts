@@ -92,8 +92,9 @@ export class Settling {
         else core.readOnlyDefaultCommitted = core.readOnlyDefault;
         core.readOnlyDefaultKept = core.readOnlyDefault;
         core.readOnly = core.readOnlyDefault;
-        core.refusedInBlock = undefined;
+        core.names.portalsEnd();
       }
+      if (status !== FAILED) core.refusedInBlock = undefined;
     } else if (!core.unpredictable) core.status = status;
     // An unfinished group has no answers yet: what has failed was in front of it.
     core.hasFailed = false;
