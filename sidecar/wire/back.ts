@@ -255,12 +255,19 @@ const mayBeNoted = (first: number | undefined): boolean => first === 0x43 || fir
 
 /** Where the ReadyForQuery begins that ends the answers of one statement; 0 when they are others, or not all at hand. */
 function readyBehindRows(bytes: Buffer, start: number, end: number): number {
+  let bound = false;
   for (let at = start; at + HEADER_BYTES < end; ) {
     const stop = at + 1 + bytes.readUInt32BE(at + 1);
     if (stop < at + HEADER_BYTES) return 0;
     switch (bytes[at]) {
+      // More than one of a kind, and each of thousands would be the beginning of a look at all others.
       case BACK.parseComplete:
+        if (at > start) return 0;
+        break;
       case BACK.bindComplete:
+        if (bound) return 0;
+        bound = true;
+        break;
       case BACK.parameterDescription:
       case BACK.rowDescription:
       case BACK.noData:

@@ -2,6 +2,7 @@
  * Looks ahead at a group of the extended protocol, up to its Sync: whether it does nothing but run one statement, or
  * nothing but prepare one. Does NOT look at the statement itself.
  */
+import { HEADER_BYTES } from "./framer.ts";
 import { FRONT } from "./messages.ts";
 import * as reply from "./replies.ts";
 
@@ -34,16 +35,17 @@ export class GroupShape {
     this.length = 0;
     this.#bound = false;
     let named = false;
-    for (let at = start; at + 5 <= end; ) {
+    for (let at = start; at + HEADER_BYTES <= end; ) {
       const stop = at + 1 + bytes.readUInt32BE(at + 1);
-      if (stop > end || stop < at + 5) return false;
+      if (stop > end || stop < at + HEADER_BYTES) return false;
       const type = bytes[at];
       if (type === FRONT.sync) {
+        if (stop > at + HEADER_BYTES) return false;
         this.end = stop;
         this.requests[this.length++] = reply.SYNC;
         return named && this.runs === this.#bound;
       }
-      if (this.runs || !this.#take(type, bytes, at + 5, stop, named)) return false;
+      if (this.runs || !this.#take(type, bytes, at + HEADER_BYTES, stop, named)) return false;
       named = true;
       at = stop;
     }

@@ -2,10 +2,10 @@
  * Groups that are at hand as a whole, and answers that are, are decided on once (extended.ts, back.ts). That this makes no
  * difference is what hostile.test.ts says of any split; here stands what it would take to see one.
  */
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { HostileDialogue } from "../../testing/hostiledialogue.ts";
 import { run } from "../../testing/requests.ts";
-import { bind, execute, parse, query, sync } from "./messages.ts";
+import { bind, execute, FRONT, message, parse, query, sync } from "./messages.ts";
 
 /** Each of `sent` as one piece, and its answers as one. */
 function play(...sent: Buffer[][]): HostileDialogue {
@@ -26,6 +26,11 @@ describe("a group as a whole", () => {
     expect(heard(dialogue)).toContain("C42939");
   });
 
+  test("its Sync may not have a body", () => {
+    const dialogue = play([...run("INSERT INTO t VALUES (1)"), message(FRONT.sync, Buffer.alloc(4))]);
+    expect(dialogue.ended).toBe(true);
+  });
+
   test("INV-10: without an answer its outcome is unknown", () => {
     const dialogue = new HostileDialogue();
     dialogue.client(Buffer.concat(group("INSERT INTO t VALUES (1)")));
@@ -36,6 +41,19 @@ describe("a group as a whole", () => {
 });
 
 describe("answers as a whole", () => {
+  test.each([
+    ["Parses", parse("", "SELECT 1")],
+    ["Binds", bind("", "")],
+  ])("are not looked for again at each of thousands of %s", (_what, request) => {
+    const dialogue = new HostileDialogue();
+    const many = 5_000;
+    dialogue.client(Buffer.concat([parse("", "SELECT 1"), ...Array<Buffer>(many).fill(request)]));
+    const length = vi.spyOn(Buffer.prototype, "readUInt32BE");
+    onTestFinished(() => length.mockRestore());
+    dialogue.deliver(Number.MAX_SAFE_INTEGER);
+    expect(length.mock.calls.length).toBeLessThan(4 * many);
+  });
+
   test("INV-3: what they change of a name's meaning is noted", () => {
     const dialogue = play(
       [parse("", "COMMIT"), sync()],
