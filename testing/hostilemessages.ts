@@ -84,11 +84,24 @@ const STATEMENTS = [
   "CREATE DATABASE d",
   "PREPARE TRANSACTION 'x'",
   "COPY t FROM STDIN",
+  "COPY v FROM STDIN",
   "",
   "-- nothing",
 ] as const;
 /** What a name had better not stand for unseen. */
-const TELLING = ["BEGIN", "COMMIT", "ROLLBACK", "ROLLBACK TO a", "CALL p()", "INSERT INTO t VALUES (6)"] as const;
+const TELLING = [
+  "BEGIN",
+  "COMMIT",
+  "ROLLBACK",
+  "ROLLBACK TO a",
+  "SAVEPOINT a",
+  "SET transaction_read_only = off",
+  "DEALLOCATE ALL",
+  "DISCARD ALL",
+  "CALL p()",
+  "COPY t FROM STDIN",
+  "INSERT INTO t VALUES (6)",
+] as const;
 const SEPARATORS = [";", "; ", ";\n", ";--;\n", ";/*;*/", ";;"] as const;
 const NAMES = ["", "", "", "n", "m", "_fencedjob_x", "é"] as const;
 const LENGTHS = [0, 3, 4, 5, 6, 8, 64, 65_536, 65_537, 1 << 24, 0x7fffffff, 0xffffffff] as const;
@@ -133,9 +146,11 @@ export function legalMessages(choices: Choices): Buffer[] {
     case 8:
       return [parse("", sql), bind("", ""), execute("")];
     case 9:
-      return choices.chance(0.5) ? [parse(named, sql)] : [parse("n", choices.of(TELLING)), sync()];
+      return choices.chance(0.5)
+        ? [parse(named, sql)]
+        : [parse(choices.of(["", "n", "m"]), choices.of(TELLING)), sync()];
     case 10:
-      return [bind(choices.of(NAMES), named), execute(choices.of(NAMES))];
+      return bound(choices, named);
     case 11:
       return [message(FRONT.describe, cstring(`${choices.of(["S", "P"])}${named}`))];
     case 12:
@@ -149,6 +164,18 @@ export function legalMessages(choices: Choices): Buffer[] {
     default:
       return [sync()];
   }
+}
+
+/** A statement with a name, by way of a portal with one. */
+function bound(choices: Choices, statement: string): Buffer[] {
+  const portal = choices.of(NAMES);
+  const rowsMax = choices.chance(0.2) ? 1 : 0;
+  const executed = choices.chance(0.8) ? portal : choices.of(NAMES);
+  const messages = [
+    bind(portal, statement),
+    message(FRONT.execute, Buffer.concat([cstring(executed), Buffer.of(0, 0, 0, rowsMax)])),
+  ];
+  return choices.chance(0.5) ? [...messages, sync()] : messages;
 }
 
 /** Mostly legal: a group that others have left open ends first. */

@@ -127,8 +127,9 @@ export class Back implements MessageHandler {
         return this.#commandComplete(bytes, start, end);
       case BACK.emptyQuery:
       case BACK.portalSuspended:
-        if (reply.kindOf(core.replies.head()) === reply.EXECUTE) core.replies.shift();
-        return PASS;
+        if (reply.kindOf(core.replies.head()) !== reply.EXECUTE) return PASS;
+        core.replies.shift();
+        return this.#executed(bytes, start, end);
       case BACK.copyIn:
         this.#tell(bytes, start, end);
         this.#copyInBegins();
@@ -156,12 +157,16 @@ export class Back implements MessageHandler {
       return;
     }
     if (reply.kindOf(replies.head()) !== reply.EXECUTE) return;
-    const before = replies.readies;
-    core.copyIn = !replies.enterCopyIn();
-    if (before === 0 || replies.readies > 0) return;
-    // The client's Sync is ignored: its group goes on, and what waited behind that Sync is part of it.
-    core.inGroup = true;
+    core.copyIn = !replies.copyEnds;
     this.#front.framer.resume();
+  }
+
+  /** An Execute was answered: a Sync may have waited for that (copying.ts). */
+  #executed(bytes: Buffer, start: number, end: number): Action {
+    if (!this.#core.groupCopies || !this.#front.framer.holding) return PASS;
+    this.#tell(bytes, start, end);
+    this.#front.framer.resume();
+    return DROP;
   }
 
   #completes(kind: number): Action {
@@ -180,7 +185,7 @@ export class Back implements MessageHandler {
       core.replies.shift();
       if (head & reply.OWN) return DROP;
       this.#noteTag(bytes, start + 5, end, core.replies.own === 0);
-      return PASS;
+      return this.#executed(bytes, start, end);
     }
     const running = core.query;
     if (running && running.skipLeft > 0) {

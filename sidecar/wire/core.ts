@@ -187,6 +187,12 @@ export class Core {
   discarding = false;
   /** After our refusal the client's messages up to Sync are left out. */
   dropping = false;
+  /** The group has executed what may be a COPY FROM STDIN, whose end the client has not sent (copying.ts). */
+  groupCopies = false;
+  /** A Sync is the last that the client has sent of it: ignored while the server waits for data, answered if the COPY fails. */
+  copyIgnoresSync = false;
+  /** A COPY was prepared under a name: an EXECUTE may be one. */
+  copyNamed = false;
   /** The server waits for COPY data of an Execute, whose end the client has not sent. */
   copyIn = false;
   /** The same of a simple query. */

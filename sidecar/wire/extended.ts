@@ -3,6 +3,7 @@
  * nothing may be a query before it. A group is what the client sends up to a Sync; nothing is ever put behind its end.
  */
 import { BARE_BYTES_MAX } from "./bare.ts";
+import type { Copying } from "./copying.ts";
 import type { Core } from "./core.ts";
 import { COUNTER } from "./counters.ts";
 import { besideBracket, notSupported, reservedName, twoPhaseRefused, type WireError } from "./errors.ts";
@@ -10,7 +11,7 @@ import { follow } from "./follow.ts";
 import { type Action, DROP, type Framer, HOLD, PASS, ProtocolError } from "./framer.ts";
 import { needsBracket, takesSnapshot } from "./inject.ts";
 import { lexFirst } from "./lexer.ts";
-import { bind, copyFail, cstringEnd, execute, FAILED, FRONT, IDLE, parse, sync } from "./messages.ts";
+import { bind, cstringEnd, execute, FAILED, FRONT, IDLE, parse, sync } from "./messages.ts";
 import { isComparable, usesOwnName } from "./names.ts";
 import type { Outgoing } from "./outgoing.ts";
 import { GroupShape } from "./readgroup.ts";
@@ -32,13 +33,15 @@ export class ExtendedProtocol {
   readonly #core: Core;
   readonly #out: Outgoing;
   readonly #framer: Framer;
+  readonly #copying: Copying;
   /** Of the text of the Parse at hand, if that is a read. */
   #fingerprint = 0;
 
-  constructor(core: Core, out: Outgoing, framer: Framer) {
+  constructor(core: Core, out: Outgoing, framer: Framer, copying: Copying) {
     this.#core = core;
     this.#out = out;
     this.#framer = framer;
+    this.#copying = copying;
   }
 
   request(type: number, bytes: Buffer, start: number, end: number, total: number): Action {
@@ -201,6 +204,7 @@ export class ExtendedProtocol {
       case FRONT.parse: {
         const nameEnd = cstringEnd(bytes, at, end);
         core.bare.names.note(bytes, at, nameEnd, this.#fingerprint);
+        if (statement?.kind === "copy" && nameEnd > at) core.copyNamed = true;
         return this.#noted(reply.PARSE, core.names.parse(bytes, at, nameEnd, statement));
       }
       case FRONT.bind:
@@ -232,12 +236,13 @@ export class ExtendedProtocol {
     core.groupCommits = false;
     core.groupRuns = false;
     core.groupBinds = false;
+    core.groupCopies = false;
   }
 
   sync(): Action {
     const core = this.#core;
-    // The server ignores Sync while a simple query waits for COPY data; whether it does is not known before its answer.
-    if (core.copyInSimple) return DROP;
+    const action = this.#copying.sync();
+    if (action !== PASS) return action;
     if (core.replies.queries > 0 || (!core.inGroup && core.bare.unheard)) return this.#out.wait();
     if (
       !core.dropping &&
@@ -268,38 +273,7 @@ export class ExtendedProtocol {
       core.entered = false;
       core.readOnly = core.readOnlyDefault;
     }
-    // The server ignores Sync while it waits for COPY data.
-    if (!core.copyIn) core.replies.push(reply.SYNC);
-  }
-
-  copyEnd(type: number): Action {
-    const core = this.#core;
-    if (type === FRONT.copyDone) {
-      const blocked = this.#out.blocked(undefined, false);
-      if (blocked === "hold") return HOLD;
-      if (blocked) {
-        // CopyFail makes the server itself abort; its error goes to the client in our words.
-        core.refusing = blocked;
-        core.refusesCopy = true;
-        this.#out.push(copyFail(blocked.message));
-        this.#noteCopyEnd();
-        return DROP;
-      }
-    }
-    this.#noteCopyEnd();
-    return PASS;
-  }
-
-  #noteCopyEnd(): void {
-    const core = this.#core;
-    const { replies } = core;
-    core.copyIn = false;
-    if (replies.queries > 0) {
-      if (core.copyInSimple) core.copyInSimple = false;
-      else core.copyEndsAhead++;
-      return;
-    }
-    if (replies.executes > 0) replies.push(reply.COPY_END);
+    core.replies.push(reply.SYNC);
   }
 
   #refuseGroup(error: WireError): Action {

@@ -81,10 +81,9 @@ export class Failures {
       }
       core.ending = false;
     }
-    const moved = this.#moved(BACK.error, fields);
+    // In front of what the proxy may answer to messages that go on now.
+    this.#tell(this.#moved(BACK.error, fields) ?? bytes.subarray(start, end));
     this.#failed();
-    if (!moved) return PASS;
-    this.#tell(moved);
     return DROP;
   }
 
@@ -154,7 +153,9 @@ export class Failures {
       core.query = undefined;
       return;
     }
+    const syncIsOwed = core.copyIgnoresSync;
     core.copyIn = false;
+    core.copyIgnoresSync = false;
     core.names.failed(core.replies.notedUntilSync());
     // The skipped requests may have been those that prepare the proxy's own statements.
     if (core.replies.own > 0) core.prepared = 0;
@@ -162,8 +163,9 @@ export class Failures {
     core.query = undefined;
     const entersFunction = entering && core.entersFunction;
     core.entersFunction = false;
-    if (entersFunction) {
-      // The server skips the FunctionCall and would wait for a Sync; the client waits for its ReadyForQuery.
+    if (entersFunction || syncIsOwed) {
+      // The server skips the FunctionCall, or has not got the Sync, and would wait for one; the client waits, too.
+      core.inGroup = false;
       const bytes = sync();
       core.host.toServer.push(bytes, 0, bytes.length);
       core.replies.push(reply.SYNC);

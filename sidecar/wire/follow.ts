@@ -15,13 +15,13 @@ export function follow(core: Core, statement: Statement | undefined): void {
     core.groupCommits = true;
     core.commitInFlight = true;
   }
-  if (statement === undefined) {
-    core.groupCommits ||= core.status === IDLE && !core.bare.inGroup;
-    return;
-  }
+  if (statement === undefined) return followWork(core);
   if (statement.kind === "inBlock") return;
   core.unpredictable = true;
   switch (statement.kind) {
+    case "copy":
+      core.groupCopies = true;
+      return followWork(core);
     case "begin":
     case "setTransaction":
       // Keeps what was entered earlier in the group: the implicit transaction becomes the block.
@@ -36,6 +36,7 @@ export function follow(core: Core, statement: Statement | undefined): void {
       followEnd(core, statement);
       return;
     case "unknown":
+      core.groupCopies ||= core.copyNamed;
       core.entered = false;
       if (core.status === FAILED) core.status = IN_BLOCK;
       return;
@@ -55,6 +56,11 @@ export function follow(core: Core, statement: Statement | undefined): void {
     default:
       return;
   }
+}
+
+/** Outside of a block the end of the group commits it. */
+function followWork(core: Core): void {
+  core.groupCommits ||= core.status === IDLE && !core.bare.inGroup;
 }
 
 function followEnd(core: Core, statement: Statement): void {

@@ -4,6 +4,7 @@
  * Does NOT make a refusal up by itself: in place of a refused message PostgreSQL gets a statement that fails, so that
  * its transaction state and the client's idea of it stay one (the reply goes through `Back`).
  */
+import { Copying } from "./copying.ts";
 import type { Core } from "./core.ts";
 import { COUNTER } from "./counters.ts";
 import { errorBytes, type WireError } from "./errors.ts";
@@ -36,6 +37,7 @@ export class Front implements MessageHandler {
   readonly #core: Core;
   readonly #simple: SimpleProtocol;
   readonly #extended: ExtendedProtocol;
+  readonly #copying: Copying;
 
   /** `end`: ends the session with an error. */
   constructor(core: Core, lost: () => void, end: (bytes: Buffer) => void) {
@@ -44,7 +46,8 @@ export class Front implements MessageHandler {
     this.framer = new Framer(this, core.host.toServer);
     this.out = new Outgoing(core, () => this.framer.flush(), lost, end);
     this.#simple = new SimpleProtocol(core, this.out);
-    this.#extended = new ExtendedProtocol(core, this.out, this.framer);
+    this.#copying = new Copying(core, this.out);
+    this.#extended = new ExtendedProtocol(core, this.out, this.framer, this.#copying);
   }
 
   /** Sends a bare request again that PostgreSQL refused: fenced, as its phase says. Nothing is in flight. */
@@ -116,6 +119,7 @@ export class Front implements MessageHandler {
     }
     switch (type) {
       case FRONT.copyData:
+        return this.#copying.data();
       case FRONT.flush:
         return PASS;
       case FRONT.terminate:
@@ -124,7 +128,7 @@ export class Front implements MessageHandler {
         return PASS;
       case FRONT.copyDone:
       case FRONT.copyFail:
-        return this.#extended.copyEnd(type);
+        return this.#copying.end(type);
       case FRONT.sync:
         return this.#extended.sync();
       case FRONT.query:

@@ -98,9 +98,10 @@ describe("INV-3 under hostile bytes", () => {
           }
           split.settle();
           const [pieces, atOnce] = [split, whole].map(({ heard }) => Buffer.concat(heard).toString("latin1"));
-          // How soon the server is heard decides whether a query stands in an unfinished group, and whether the proxy or
-          // the server is the first to see a message that does not belong into COPY.
-          if ([pieces, atOnce].some((heard) => /inside an unfinished|C08P01/.test(heard ?? ""))) return;
+          // How soon the server is heard decides whether a query stands in an unfinished group, whether the proxy or
+          // the server is the first to see a message that does not belong into COPY, and whether the data of a COPY that
+          // fails were sent.
+          if ([pieces, atOnce].some((heard) => /inside an unfinished|C08P01|C42809/.test(heard ?? ""))) return;
           expect(pieces).toBe(atOnce);
         },
       ),
@@ -109,9 +110,12 @@ describe("INV-3 under hostile bytes", () => {
   });
 });
 
-/** Known differences (docs/ways-around.md): a read-only default that cannot be followed, a name in doubt. */
+/**
+ * Known differences (docs/ways-around.md): a read-only default that cannot be followed, a name in doubt, a Sync in front
+ * of the data of a COPY that fails.
+ */
 const DIFFERS =
-  /DISCARD|DEALLOCATE n|EXECUTE n|\xc3\xa9|default_transaction|SESSION CHARACTERISTICS|AND CHAIN|_fencedjob_/;
+  /DISCARD|COPY v|DEALLOCATE n|EXECUTE n|\xc3\xa9|default_transaction|SESSION CHARACTERISTICS|AND CHAIN|_fencedjob_/;
 /** Refused by the proxy on purpose; names without a meaning, of which the proxy's own portal may be one. */
 const REFUSED = /\0CLF0|\0C34000|\0C26000|\0C08P01/;
 

@@ -77,7 +77,7 @@ export function needsBracket(statement: Statement): boolean {
 
 /** Counts as a query: the fence must be in front of it, as no transaction can be made writable after one. */
 export function takesSnapshot({ kind, words }: Statement): boolean {
-  return kind === "unknown" || /^(DEALLOCATE|DECLARE|DISCARD)/.test(words);
+  return kind === "unknown" || kind === "copy" || /^(DEALLOCATE|DECLARE|DISCARD)/.test(words);
 }
 
 /** Follows the transactions of one text, statement by statement. */
@@ -118,6 +118,7 @@ class Walk {
     if (this.#entered || this.#failed) return false;
     switch (statement.kind) {
       case "plain":
+      case "copy":
       case "unknown":
       case "noBlock":
       case "procedure":

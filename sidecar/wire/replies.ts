@@ -114,26 +114,14 @@ export class ReplyQueue {
     return false;
   }
 
-  /**
-   * The oldest request turned into COPY FROM STDIN. The server ignores every Sync until the copy's end, so those already
-   * sent get no reply. Returns false when the copy's end is not among the requests yet.
-   */
-  enterCopyIn(): boolean {
-    const kept: number[] = [];
-    let ended = false;
+  /** Whether the end of COPY was sent; that of the oldest request. No Sync is sent in front of it (copying.ts). */
+  get copyEnds(): boolean {
     for (let i = 0; i < this.#length; i++) {
       const code = this.#at(i);
-      if (code === COPY_END) ended = true;
-      if (i === 0 || ended || code !== SYNC) kept.push(code);
+      if (code === COPY_END) return true;
+      if (code === SYNC) throw new ProtocolError("the server asks for COPY data where none was expected");
     }
-    this.#head = 0;
-    this.#length = 0;
-    this.#readies = 0;
-    this.#own = 0;
-    this.#queries = 0;
-    this.#executes = 0;
-    for (const code of kept) this.push(code);
-    return ended;
+    return false;
   }
 
   #at(index: number): number {

@@ -25,6 +25,8 @@ export type StatementKind =
   | "noBlock"
   /** CALL and DO: outside of a block they may end transactions and begin new ones. */
   | "procedure"
+  /** COPY: fenced like a plain one, but a Sync in front of its data is ignored (copying.ts). */
+  | "copy"
   /** EXECUTE, which also runs what the protocol prepared, a COMMIT too; and a name that cannot be compared (names.ts). */
   | "unknown"
   /** Only the beginning of the text was looked at, and it does not tell. */
@@ -50,13 +52,15 @@ export interface Statement {
 
 /** A statement beginning with another word is plain, whatever follows. */
 export const TELLING_WORDS = new Set(
-  "BEGIN START COMMIT END PREPARE ABORT ROLLBACK SET RESET SHOW LISTEN UNLISTEN DISCARD DEALLOCATE CHECKPOINT SAVEPOINT RELEASE LOCK DECLARE EXECUTE CALL DO VACUUM CLUSTER REINDEX CREATE DROP ALTER".split(
+  "BEGIN START COMMIT END PREPARE ABORT ROLLBACK SET RESET SHOW LISTEN UNLISTEN DISCARD DEALLOCATE CHECKPOINT SAVEPOINT RELEASE LOCK COPY DECLARE EXECUTE CALL DO VACUUM CLUSTER REINDEX CREATE DROP ALTER".split(
     " ",
   ),
 );
 
 /** Telling words after which nothing changes the kind. */
-const DECIDING_WORDS = new Set("LISTEN UNLISTEN CHECKPOINT SAVEPOINT RELEASE LOCK EXECUTE CALL DO VACUUM".split(" "));
+const DECIDING_WORDS = new Set(
+  "LISTEN UNLISTEN CHECKPOINT SAVEPOINT RELEASE LOCK COPY EXECUTE CALL DO VACUUM".split(" "),
+);
 
 /** Whether the kind is clear from these words, whatever follows. */
 export function isSettled([first, second]: readonly string[]): boolean {
@@ -86,6 +90,7 @@ const KIND_OF_WORD: ReadonlyMap<string, StatementKind> = new Map<string, Stateme
   ["SAVEPOINT", "inBlock"],
   ["RELEASE", "inBlock"],
   ["LOCK", "inBlock"],
+  ["COPY", "copy"],
   ["EXECUTE", "unknown"],
   ["CALL", "procedure"],
   ["DO", "procedure"],
