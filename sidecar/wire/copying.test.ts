@@ -8,6 +8,7 @@ import {
   copyData,
   copyDone,
   cstring,
+  describeStatement,
   FRONT,
   IDLE,
   message,
@@ -92,6 +93,7 @@ describe("a Sync in front of the data", () => {
       ],
     ],
     ["something behind it", [...run("EXECUTE w"), ...run("SELECT 1")]],
+    ["the fence behind it", [...run("EXECUTE w"), describeStatement("")]],
   ])("waits for the answer, and goes on: %s", (what, sent) => {
     const prepares = [parse("c", "COPY t FROM STDIN"), sync(), query("PREPARE w AS INSERT INTO t VALUES (2)")];
     const first = what === "nothing" ? [] : prepares;

@@ -81,9 +81,10 @@ export class Failures {
       }
       core.ending = false;
     }
-    // In front of what the proxy may answer to messages that go on now.
-    this.#tell(this.#moved(BACK.error, fields) ?? bytes.subarray(start, end));
+    const moved = this.#moved(BACK.error, fields);
     this.#failed();
+    if (!moved) return PASS;
+    this.#tell(moved);
     return DROP;
   }
 

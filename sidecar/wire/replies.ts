@@ -58,7 +58,7 @@ export class ReplyQueue {
     return this.#queries;
   }
 
-  /** How many Executes are outstanding, the proxy's own too. */
+  /** How many Executes of the client are outstanding. */
   get executes(): number {
     return this.#executes;
   }
@@ -132,7 +132,7 @@ export class ReplyQueue {
     const kind = code & KIND;
     if (kind === SYNC || kind === QUERY || kind === FUNCTION) this.#readies += by;
     if (kind === QUERY && !(code & OWN)) this.#queries += by;
-    if (kind === EXECUTE) this.#executes += by;
+    if (kind === EXECUTE && !(code & OWN)) this.#executes += by;
     if (code & OWN) this.#own += by;
   }
 
