@@ -18,9 +18,12 @@ import {
   closeStatement,
   copyData,
   copyDone,
+  cstring,
   describeStatement,
   execute,
+  FRONT,
   flush,
+  message,
   parse,
   query,
   sync,
@@ -59,6 +62,9 @@ const STATEMENTS = [
   "RESET ALL",
   "DEALLOCATE ALL",
   "DEALLOCATE s",
+  "CLOSE ALL",
+  "COPY v FROM STDIN",
+  "SELECT n FROM reads",
   "DISCARD ALL",
   "SELECT 1/0",
   "SELECT 1 SELECT",
@@ -77,6 +83,9 @@ const statement = fc.oneof(
   { weight: 5, arbitrary: fc.constantFrom(...STATEMENTS) },
 );
 const name = fc.constantFrom("", "", "s");
+/** One row of it. */
+const executeOne = (portal: string): Buffer =>
+  message(FRONT.execute, Buffer.concat([cstring(portal), Buffer.of(0, 0, 0, 1)]));
 const operation: fc.Arbitrary<Unit> = fc.oneof<fc.MaybeWeightedArbitrary<Unit>[]>(
   {
     weight: 6,
@@ -84,11 +93,15 @@ const operation: fc.Arbitrary<Unit> = fc.oneof<fc.MaybeWeightedArbitrary<Unit>[]
   },
   { weight: 1, arbitrary: statement.map((sql) => ({ shown: `P(s) ${sql}`, parts: [parse("s", sql)] })) },
   { weight: 2, arbitrary: fc.constant({ shown: "BE(s)", parts: [bind("p", "s"), execute("p")] }) },
+  { weight: 1, arbitrary: fc.constant({ shown: "B(s)E", parts: [bind("", "s"), execute("")] }) },
+  { weight: 1, arbitrary: fc.constant({ shown: "P COMMIT", parts: [parse("", "COMMIT")] }) },
+  { weight: 1, arbitrary: fc.constant({ shown: "BE", parts: [bind("", ""), execute("")] }) },
+  { weight: 1, arbitrary: fc.constant({ shown: "E(p, 1)", parts: [executeOne("p")] }) },
   { weight: 1, arbitrary: fc.constant({ shown: "C(s)", parts: [closeStatement("s")] }) },
   { weight: 1, arbitrary: fc.constant({ shown: "D(s)", parts: [describeStatement("s")] }) },
   { weight: 1, arbitrary: fc.constant({ shown: "H", parts: [flush()] }) },
 );
-const unit: fc.Arbitrary<Unit> = fc.oneof(
+const unit: fc.Arbitrary<Unit> = fc.oneof<fc.Arbitrary<Unit>[]>(
   // A simple query that ends a group in place of a Sync: one or two ReadyForQuery, so what follows may come early.
   fc
     .tuple(
@@ -108,8 +121,16 @@ const unit: fc.Arbitrary<Unit> = fc.oneof(
     parts: [...operations.flatMap(({ parts }) => parts), sync()],
   })),
 );
+/** Fails behind its CopyInResponse, so that it cannot be told whether the first Sync is answered: one or two, too. */
+const copy: fc.Arbitrary<Unit> = fc.array(operation, { maxLength: 3 }).map((operations) => ({
+  shown: `COPY S c [${operations.map(({ shown }) => shown).join(" | ")}]`,
+  parts: [...run("COPY v FROM STDIN"), sync(), copyDone(), ...operations.flatMap(({ parts }) => parts), sync()],
+}));
 /** The units of a batch are sent at once. */
-const batches = fc.array(fc.array(unit, { minLength: 1, maxLength: 4 }), { minLength: 1, maxLength: 8 });
+const batches = fc.array(
+  fc.array(fc.oneof({ weight: 8, arbitrary: unit }, { weight: 1, arbitrary: copy }), { minLength: 1, maxLength: 4 }),
+  { minLength: 1, maxLength: 8 },
+);
 
 const PIECES =
   `' ' ' " \\ $ $$ $a$ a 1 U& -- /* */ ( ) + é x' . :: '1' [ ] e1 E' B'1' AS z ;SELECT 1 ;SELECT 'a' FROM`.split(" ");
@@ -128,7 +149,11 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   beforeAll(async () => {
     fenced = await startFenced({ version });
     admin = await fenced.connectAdmin();
-    await admin.query(judgedTableSql("invoice_app"));
+    await admin.query(`${judgedTableSql("invoice_app")}
+      CREATE VIEW v AS SELECT note FROM w;
+      CREATE FUNCTION writes() RETURNS int LANGUAGE plpgsql AS $$ BEGIN ${INSERT.replaceAll("$$", "'")}; RETURN 1; END $$;
+      CREATE VIEW reads AS SELECT writes() AS n;
+      GRANT ALL ON v, reads TO invoice_app`);
   });
   beforeEach(async () => {
     await admin.query("TRUNCATE w");
