@@ -3,10 +3,10 @@ import { execFile } from "node:child_process";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import { type Certificates, makeCertificates } from "../testing/certificates.ts";
 import { type Fenced, startFenced } from "../testing/fenced.ts";
-import { startFencedProxy } from "../testing/proxy.ts";
+import { serveNewJob } from "../testing/proxy.ts";
 
 const run = promisify(execFile);
 let fenced: Fenced;
@@ -44,8 +44,7 @@ test("sslrootcert=system trusts whom the machine trusts, and verifies the name",
 test("B07: what libpq asks for at the start of a session is what SHOW says, directly and through the proxy, before and after RESET ALL", async () => {
   const admin = await fenced.connectAdmin();
   await admin.query("CREATE SCHEMA s1; GRANT USAGE ON SCHEMA s1 TO invoice_app");
-  const proxy = await startFencedProxy({ ...fenced.job("cli/b07"), address: fenced.address }, 1);
-  onTestFinished(() => proxy.stop());
+  const { proxy } = await serveNewJob(fenced);
   const names = [
     "search_path",
     "lock_timeout",

@@ -10,7 +10,7 @@ import { parseReport, type Report } from "../lease/report.ts";
 import { systemClock } from "../platform/clock.ts";
 import { silentLogger } from "../platform/log.ts";
 import { systemRandom } from "../platform/random.ts";
-import { type Fenced, startFenced } from "../testing/fenced.ts";
+import { type Fenced, startFenced, told } from "../testing/fenced.ts";
 import { ModelledLease } from "../testing/modelledlease.ts";
 import { freePort } from "../testing/postgres.ts";
 import { until } from "../testing/until.ts";
@@ -214,9 +214,9 @@ describe("loss", () => {
     const sidecar = await aSidecar();
     await until(() => sidecar.started());
     const client = await connect(sidecar.port);
-    const told = new Promise<{ code?: string }>((resolve) => client.once("error", resolve));
+    const ended = told(client);
     sidecar.api.change({ holderIdentity: "uid-2" }, { "fencedjob.dev/generation": "2" });
-    expect((await told).code).toBe("LF001");
+    expect((await ended).code).toBe("LF001");
     expect((await sidecar.status()).state).toMatch(/generation 1 is over: the Lease names/);
   });
 

@@ -11,12 +11,15 @@ import { makeRole } from "../fence/role.ts";
 import { systemClock } from "../platform/clock.ts";
 import { mutatedMigrations } from "./mutants.ts";
 import { type PostgresOptions, startPostgres, type TestPostgres } from "./postgres.ts";
+import { until as untilSo } from "./until.ts";
 
 export const FENCE_NAME = "billing/invoice-run";
 export const APPLICATION_ROLE = "invoice_app";
 
 /** One job's fence in the server's database. */
 export interface JobOfTest {
+  /** The application's role, as the sidecar has it. */
+  readonly address: DatabaseAddress;
   identity(generation: number, holder?: string): FenceIdentity;
   /** By default holder `uid-<generation>`, nonce `nonce-<generation>`, half a second of drain. */
   raise(generation: number, options?: RaiseOfTest): Promise<Raised>;
@@ -30,8 +33,6 @@ export type RaiseOfTest = Partial<RaiseOptions> & { holder?: string; address?: D
 /** The handle of the default job, and the server. */
 export interface Fenced extends JobOfTest {
   readonly postgres: TestPostgres;
-  /** The application's role, as the sidecar has it. */
-  readonly address: DatabaseAddress;
   /** A superuser, for administration and for judging. */
   readonly admin: DatabaseAddress;
   /** Another job, so that tests can share a server. */
@@ -80,6 +81,7 @@ export async function startFenced(
       holderName: `invoice-run-${generation}`,
     });
     return {
+      address,
       identity,
       raise: (generation, { holder, address: other, ...rest } = {}) =>
         raise(other ?? address, identity(generation, holder), {
@@ -105,7 +107,6 @@ export async function startFenced(
   return {
     ...job(FENCE_NAME),
     postgres,
-    address,
     admin,
     job,
     connectAdmin: (database = "postgres") =>
@@ -137,15 +138,18 @@ export async function failure(promise: Promise<unknown>): Promise<Failure> {
   throw new Error("it did not fail");
 }
 
+/** What a client is told without having asked: that its session has ended, and why. */
+export const told = (client: pg.Client): Promise<Failure> =>
+  new Promise((resolve) => client.once("error", (error) => resolve(error as Failure)));
+
 /** Resolves when the server shows what `sql` asks for (its first column is true); fails after 10 s. */
 export async function until(client: pg.Client, sql: string, parameters: unknown[] = []): Promise<void> {
-  const giveUpMs = systemClock.monoMs() + 10_000;
-  for (;;) {
+  const ask = async (): Promise<boolean> => {
     const { rows } = await client.query({ text: sql, values: parameters, rowMode: "array" });
-    if (rows[0]?.[0] === true) return;
-    if (systemClock.monoMs() > giveUpMs) throw new Error(`never true: ${sql}`);
-    await systemClock.sleep(5);
-  }
+    return rows[0]?.[0] === true;
+  };
+  // Often: what is asked for may not stay true for long.
+  await untilSo(ask, 10_000, { what: sql, failureEnds: true, pollMs: 5 });
 }
 
 /** The wire's session start over a node-postgres connection; throws what the server says at the first unexpected step. */

@@ -1,7 +1,6 @@
 /** For tests: a proxy of one generation in front of a server with the fence schema. */
 import pg from "pg";
 import { onTestFinished } from "vitest";
-import type { DatabaseAddress } from "../fence/database.ts";
 import { Permit } from "../lease/permit.ts";
 import { systemClock } from "../platform/clock.ts";
 import { silentLogger } from "../platform/log.ts";
@@ -24,27 +23,37 @@ const FAR_MS = 86_400_000;
 let jobs = 0;
 
 export interface ServedJob {
-  readonly job: JobOfTest & { readonly address: DatabaseAddress };
+  readonly job: JobOfTest;
   readonly jobId: number;
   readonly proxy: ProxyOfTest;
 }
 
 /** A job of its own, generation 1 of which is raised, and served until the test ends. */
 export async function serveNewJob(fenced: Fenced, options: Partial<ProxyConfig> = {}): Promise<ServedJob> {
-  const job = { ...fenced.job(`test/served-${++jobs}`), address: fenced.address };
-  const proxy = await startFencedProxy(job, 1, options);
-  onTestFinished(() => proxy.stop());
+  const job = fenced.job(`test/served-${++jobs}`);
+  const proxy = await serve(job, 1, options);
   return { job, jobId: proxy.jobId, proxy };
 }
 
-/** Raises `generation` and serves it. */
-export async function startFencedProxy(
-  fenced: JobOfTest & { readonly address: DatabaseAddress },
+/** Raises `generation`, and serves it until the test ends. */
+export async function serve(
+  job: JobOfTest,
   generation: number,
   options: Partial<ProxyConfig> = {},
 ): Promise<ProxyOfTest> {
-  const { jobId } = await fenced.raise(generation);
-  const identity = fenced.identity(generation);
+  const proxy = await startFencedProxy(job, generation, options);
+  onTestFinished(() => proxy.stop());
+  return proxy;
+}
+
+/** Raises `generation`, and serves it until `stop`: for a proxy that several tests share. */
+export async function startFencedProxy(
+  job: JobOfTest,
+  generation: number,
+  options: Partial<ProxyConfig> = {},
+): Promise<ProxyOfTest> {
+  const { jobId } = await job.raise(generation);
+  const identity = job.identity(generation);
   const permit = options.permit ?? new Permit();
   if (!options.permit) {
     permit.extend(systemClock.monoMs() + FAR_MS);
@@ -52,14 +61,14 @@ export async function startFencedProxy(
   }
   const proxy = await startProxy({
     listen: { host: "127.0.0.1", port: 0 },
-    address: fenced.address,
+    address: job.address,
     jobId,
     identity,
     permit,
     clock: systemClock,
     random: systemRandom,
     log: silentLogger,
-    verdict: fenceVerdict(fenced.address, identity, systemClock),
+    verdict: fenceVerdict(job.address, identity, systemClock),
     drainMs: 500,
     ...options,
   });
@@ -76,7 +85,7 @@ export async function startFencedProxy(
         port,
         user: "anyone",
         password: "ignored",
-        database: fenced.address.database,
+        database: job.address.database,
         ...config,
       });
       client.on("error", () => {});

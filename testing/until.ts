@@ -1,19 +1,18 @@
 /** Waits for a fact about the world outside of this process, by asking; the answer is what the caller goes on with. */
 
-const POLL_MS = 50;
-
 export interface Waiting {
   /** What is waited for, in the message; the source of `ask` if absent. */
   readonly what?: string;
   /** A failure of `ask` ends the wait and is thrown at once. Otherwise it counts as "not yet", and is thrown at the end. */
   readonly failureEnds?: boolean;
+  readonly pollMs?: number;
 }
 
 /** The first answer of `ask` that is neither null, undefined nor false. Throws when there is none within `msMax`. */
 export async function until<T>(
   ask: () => Promise<T | null | undefined | false> | T | null | undefined | false,
   msMax = 30_000,
-  { what = String(ask), failureEnds = false }: Waiting = {},
+  { what = String(ask), failureEnds = false, pollMs = 50 }: Waiting = {},
 ): Promise<T> {
   const endMs = performance.now() + msMax;
   for (;;) {
@@ -26,6 +25,6 @@ export async function until<T>(
       failure = error;
     }
     if (performance.now() >= endMs) throw failure ?? new Error(`not so within ${msMax} ms: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    await new Promise((resolve) => setTimeout(resolve, pollMs));
   }
 }

@@ -5,11 +5,12 @@
 import { connect } from "node:net";
 import type pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
+import { type Fenced, failure, startFenced, told, until } from "../../testing/fenced.ts";
 import { judgedTableSql } from "../../testing/judge.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
+import { runDescribed } from "../../testing/requests.ts";
 import {
   bind,
   cstring,
@@ -23,7 +24,7 @@ import {
   sync,
 } from "./messages.ts";
 
-const group = (sql: string): Buffer[] => [parse("", sql), bind("", ""), describePortal(""), execute(""), sync()];
+const group = (sql: string): Buffer[] => [...runDescribed(sql), sync()];
 /** Each way to ask; every array is sent at once and waited for. */
 const WAYS: Record<string, (sql: string) => Buffer[][]> = {
   simple: (sql) => [[query(sql)]],
@@ -114,7 +115,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   // What turned out to write is known to the proxy from then on: each test begins without that.
   beforeEach(async () => {
     await proxied?.stop();
-    proxied = await startFencedProxy({ ...fenced.job(`bare-${++jobs}`), address: fenced.address }, 1);
+    proxied = await startFencedProxy(fenced.job(`bare-${++jobs}`), 1);
     await admin.query("TRUNCATE w");
   });
   afterAll(async () => {
@@ -276,14 +277,14 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("a session that a takeover ended answers a read with the reason", async () => {
-    const job = { ...fenced.job(`bare-${jobs}`), address: fenced.address };
+    const job = fenced.job(`bare-${jobs}`);
     const [idle, busy] = [await proxied.connect(), await proxied.connect()];
     const asking = failure(busy.query("SELECT * FROM slowly"));
     await until(admin, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep')");
-    const told = new Promise((resolve) => idle.once("error", resolve));
+    const ended = told(idle);
     await job.raise(2);
     expect(await asking).toMatchObject({ code: "LF001", severity: "FATAL" });
-    expect(await told).toMatchObject({ code: "LF001", severity: "FATAL" });
+    expect(await ended).toMatchObject({ code: "LF001", severity: "FATAL" });
     expect(await rows()).toEqual([]);
   });
 });

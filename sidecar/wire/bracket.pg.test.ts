@@ -1,9 +1,9 @@
 /** Statements that no transaction can hold the gate for: CREATE INDEX CONCURRENTLY, VACUUM, CALL with COMMIT inside. */
 import type pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type Fenced, failure, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
+import { type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { type ProxyOfTest, serveNewJob, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { run } from "../../testing/requests.ts";
 import { bind, describeStatement, execute, parse, query, sync } from "./messages.ts";
@@ -11,16 +11,13 @@ import { bind, describeStatement, execute, parse, query, sync } from "./messages
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
-  let job: JobOfTest & { address: Fenced["address"] };
   let proxied: ProxyOfTest;
-  let jobs = 0;
-  const proxies: ProxyOfTest[] = [];
 
   beforeAll(async () => {
     fenced = await startFenced({ version });
     admin = await fenced.connectAdmin();
     await admin.query("GRANT CREATE ON SCHEMA public TO invoice_app");
-    proxied = await start();
+    proxied = await startFencedProxy(fenced, 1);
     const client = await proxied.connect();
     await client.query("CREATE TABLE b (i int)");
     await client.query(
@@ -31,16 +28,10 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     );
   });
   afterAll(async () => {
-    for (const proxy of proxies) await proxy.stop();
+    await proxied.stop();
     await fenced.stop();
   });
 
-  async function start(): Promise<ProxyOfTest> {
-    job = { ...fenced.job(`bracket-${++jobs}`), address: fenced.address };
-    const proxy = await startFencedProxy(job, 1);
-    proxies.push(proxy);
-    return proxy;
-  }
   const extended = (client: pg.Client, sql: string): Promise<pg.QueryResult> =>
     client.query({ text: sql, values: [], queryMode: "extended" } as pg.QueryConfig);
 
@@ -168,8 +159,8 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   test.each([["simple"], ["extended"]])(
     "INV-3: a procedure that commits inside is ended by a takeover, and nothing of it commits after (%s)",
     async (how) => {
-      const old = await start();
-      const client = await old.connect();
+      const { job, proxy } = await serveNewJob(fenced);
+      const client = await proxy.connect();
       await admin.query("TRUNCATE b");
       const calling = failure(how === "simple" ? client.query("CALL slow()") : extended(client, "CALL slow()"));
       await until(admin, "SELECT count(*) > 3 FROM b");
@@ -183,9 +174,8 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   );
 
   test.each([["simple"], ["extended"]])("INV-3: a stale one is refused before it starts (%s)", async (how) => {
-    const old = await start();
-    const { jobId } = (await job.row())!;
-    const client = await old.connect();
+    const { jobId, proxy } = await serveNewJob(fenced);
+    const client = await proxy.connect();
     const holder = await fenced.connectAdmin();
     // The bracket waits behind whoever raises; what it finds then is not its own generation any more.
     await holder.query("SELECT pg_advisory_lock(1279673923, $1)", [jobId]);

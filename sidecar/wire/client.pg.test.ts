@@ -3,9 +3,9 @@
 import { connect } from "node:net";
 import type pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type Failure, type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
+import { type Fenced, failure, startFenced, told, until } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { type ProxyOfTest, serveNewJob, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { cancelRequest } from "./cancel.ts";
 import { bind, cstring, execute, FRONT, message, parse, query, sync } from "./messages.ts";
@@ -216,12 +216,11 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("a proxy that closes tells its clients and takes no more", async () => {
-    const job = { ...fenced.job(`closing-${version}`), address: fenced.address };
-    const proxy = await startFencedProxy(job, 1);
+    const { proxy } = await serveNewJob(fenced);
     const client = await proxy.connect();
-    const told = new Promise<Failure>((resolve) => client.once("error", (error) => resolve(error as Failure)));
+    const ended = told(client);
     await proxy.proxy.close();
-    expect(await told).toMatchObject({ code: "57P01", severity: "FATAL" });
+    expect(await ended).toMatchObject({ code: "57P01", severity: "FATAL" });
     expect((await failure(proxy.connect())).code).toBe("ECONNREFUSED");
     expect(proxy.proxy.counters.read().sessionsOpen).toBe(0);
   });

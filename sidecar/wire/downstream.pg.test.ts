@@ -12,7 +12,7 @@ import { systemClock } from "../../platform/clock.ts";
 import { type Certificates, makeCertificates } from "../../testing/certificates.ts";
 import { type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
 import { freePort } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { type ProxyOfTest, serveNewJob } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { cancelRequest } from "./cancel.ts";
 import { message, query } from "./messages.ts";
@@ -21,7 +21,6 @@ import type { ProxyConfig } from "./proxy.ts";
 const run = promisify(execFile);
 let fenced: Fenced;
 let certificates: Certificates;
-let jobs = 0;
 beforeAll(async () => {
   certificates = makeCertificates();
   fenced = await startFenced();
@@ -32,9 +31,7 @@ afterAll(async () => {
 });
 
 async function aProxy(options: Partial<ProxyConfig> = {}): Promise<ProxyOfTest> {
-  const proxy = await startFencedProxy({ ...fenced.job(`downstream-${++jobs}`), address: fenced.address }, 1, options);
-  onTestFinished(() => proxy.stop());
-  return proxy;
+  return (await serveNewJob(fenced, options)).proxy;
 }
 
 const withTls = (): Promise<ProxyOfTest> =>

@@ -11,7 +11,7 @@ import { type Fenced, startFenced } from "../../testing/fenced.ts";
 import { Choices, legalMessages, mutated } from "../../testing/hostilemessages.ts";
 import { judgedStatementsSql } from "../../testing/judge.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { type ProxyOfTest, serve } from "../../testing/proxy.ts";
 import { RACE_SETTINGS } from "../../testing/race.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { seededRandom } from "../../testing/seeded.ts";
@@ -25,7 +25,6 @@ const GENERATIONS = 5;
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
-  const proxies: ProxyOfTest[] = [];
 
   beforeAll(async () => {
     fenced = await startFenced({ version, settings: { ...RACE_SETTINGS, deadlock_timeout: "50ms" } });
@@ -37,25 +36,23 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
         'BEGIN COMMIT; SET TRANSACTION READ WRITE; INSERT INTO t VALUES (8); COMMIT; INSERT INTO t VALUES (7); END'`);
     await admin.query("SELECT pg_create_logical_replication_slot('judge', 'test_decoding')");
   });
-  afterAll(async () => {
-    for (const proxy of proxies) await proxy.stop();
-    await fenced.stop();
-  });
+  afterAll(() => fenced.stop());
 
   test("INV-3 under hostile bytes", { timeout: 120_000 + MESSAGES * 20 }, async () => {
     console.info(`PostgreSQL ${version}: HOSTILE_SEED=${SEED}`);
-    proxies.push(await startFencedProxy(fenced, 1));
+    const proxies = [await serve(fenced, 1)];
+    const newest = (): ProxyOfTest => proxies.at(-1) as ProxyOfTest;
     let sent = 0;
     const hostile = async (choices: Choices): Promise<void> => {
       while (sent < MESSAGES) {
-        const proxy = proxies[choices.chance(0.9) ? proxies.length - 1 : choices.below(proxies.length)] as ProxyOfTest;
+        const proxy = choices.chance(0.9) ? newest() : choices.of(proxies);
         sent += await oneConnection(proxy.port, choices);
       }
     };
     const raises = async (): Promise<void> => {
       for (let generation = 2; generation <= GENERATIONS; generation++) {
         while (sent < (MESSAGES * (generation - 1)) / GENERATIONS) await new Promise((next) => setImmediate(next));
-        proxies.push(await startFencedProxy(fenced, generation));
+        proxies.push(await serve(fenced, generation));
       }
     };
     const clients = Array.from({ length: CLIENTS }, (_, at) => hostile(new Choices(seededRandom(SEED + at))));
@@ -74,9 +71,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     expect(order).toMatchObject({ raises: GENERATIONS, stale: 0, lowered: 0, example: null });
     expect(order.commits).toBeGreaterThan(MESSAGES / 400);
     // Every session has ended, and the proxy goes on.
-    expect((await (await (proxies.at(-1) as ProxyOfTest).connect()).query("SELECT 1 AS one")).rows).toEqual([
-      { one: 1 },
-    ]);
+    expect((await (await newest().connect()).query("SELECT 1 AS one")).rows).toEqual([{ one: 1 }]);
   });
 });
 

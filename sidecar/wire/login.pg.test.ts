@@ -5,13 +5,11 @@ import { makeRole } from "../../fence/role.ts";
 import { type Certificates, makeCertificates } from "../../testing/certificates.ts";
 import { type Failure, type Fenced, failure, startFenced } from "../../testing/fenced.ts";
 import { freePort, oldestAndNewest } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { type ProxyOfTest, serveNewJob } from "../../testing/proxy.ts";
 
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let tls: Certificates;
-  const proxies: ProxyOfTest[] = [];
-  let generation = 0;
 
   beforeAll(async () => {
     tls = makeCertificates();
@@ -35,17 +33,13 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     await admin.query("ALTER ROLE by_md5 PASSWORD 'pässword, ='");
   });
   afterAll(async () => {
-    for (const proxy of proxies) await proxy.stop();
     await fenced.stop();
     tls.remove();
   });
 
   /** A proxy that logs in as `address` says; the raise itself goes as the plain application role. */
   async function proxyTo(address: Partial<DatabaseAddress>): Promise<ProxyOfTest> {
-    const job = { ...fenced.job(`login-${++generation}`), address: fenced.address };
-    const proxy = await startFencedProxy(job, 1, { address: { ...fenced.address, ...address } });
-    proxies.push(proxy);
-    return proxy;
+    return (await serveNewJob(fenced, { address: { ...fenced.address, ...address } })).proxy;
   }
   const ca = (name: string): string => tls.pem(`${name}.crt`);
   const whoami = "SELECT current_user AS user, ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";

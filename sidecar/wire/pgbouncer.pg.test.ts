@@ -9,7 +9,7 @@ import { systemRandom } from "../../platform/random.ts";
 import { type Fenced, failure, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
 import { type Pooler, pgbouncerMissing, startPgbouncer } from "../../testing/pgbouncer.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { type ProxyOfTest, serve } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { cancelRequest } from "./cancel.ts";
 import { query } from "./messages.ts";
@@ -47,9 +47,7 @@ describe.skipIf(missing).each(oldestAndNewest())("PgBouncer before PostgreSQL %i
 
   async function proxyOf({ job, address }: Through, generation = 1): Promise<ProxyOfTest> {
     const raise: JobOfTest["raise"] = (g, options) => job.raise(g, { address, ...options });
-    const proxy = await startFencedProxy({ ...job, raise, address }, generation);
-    onTestFinished(() => proxy.stop());
-    return proxy;
+    return await serve({ ...job, raise, address }, generation);
   }
 
   async function probe({ job, address }: Through): Promise<ProbeFailure | null> {

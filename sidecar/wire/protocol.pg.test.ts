@@ -4,6 +4,7 @@ import { type Fenced, startFenced } from "../../testing/fenced.ts";
 import { postgresVersions } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
+import { runDescribed as run } from "../../testing/requests.ts";
 import {
   bind,
   closePortal,
@@ -12,7 +13,6 @@ import {
   copyDone,
   copyFail,
   cstring,
-  describePortal,
   describeStatement,
   execute,
   FRONT,
@@ -29,8 +29,6 @@ const executeRows = (portal: string, rows: number): Buffer => {
   count.writeUInt32BE(rows, 0);
   return message(FRONT.execute, Buffer.concat([cstring(portal), count]));
 };
-/** Parse, Bind, Describe, Execute of an unnamed statement. */
-const run = (sql: string): Buffer[] => [parse("", sql), bind("", ""), describePortal(""), execute("")];
 
 /** What is sent, and how many ReadyForQuery answer it. */
 type Step = readonly [readies: number, ...parts: Buffer[]];

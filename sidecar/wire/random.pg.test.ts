@@ -10,12 +10,12 @@ import { type Fenced, startFenced } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
 import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
+import { runDescribed } from "../../testing/requests.ts";
 import {
   bind,
   copyData,
   copyDone,
   cstring,
-  describePortal,
   describeStatement,
   execute,
   FRONT,
@@ -93,7 +93,7 @@ const operation: fc.Arbitrary<Unit> = fc.oneof<fc.MaybeWeightedArbitrary<Unit>[]
     weight: 6,
     arbitrary: inGroup.map((sql) => ({
       shown: `PBDE ${sql}`,
-      parts: [parse("", sql), bind("", ""), describePortal(""), execute("")],
+      parts: runDescribed(sql),
     })),
   },
   {

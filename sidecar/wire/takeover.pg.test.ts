@@ -3,9 +3,9 @@ import type pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { Permit } from "../../lease/permit.ts";
 import { type Clock, systemClock } from "../../platform/clock.ts";
-import { type Failure, type Fenced, failure, type JobOfTest, startFenced, until } from "../../testing/fenced.ts";
+import { type Failure, type Fenced, failure, type JobOfTest, startFenced, told, until } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { serve } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, copyData, copyDone, execute, flush, parse, query, sync } from "./messages.ts";
 import { fenceVerdict } from "./verdict.ts";
@@ -15,9 +15,8 @@ const ISOLATION = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
   let admin: pg.Client;
-  let job: JobOfTest & { address: Fenced["address"] };
+  let job: JobOfTest;
   let jobs = 0;
-  const proxies: ProxyOfTest[] = [];
 
   beforeAll(async () => {
     fenced = await startFenced({ version });
@@ -27,19 +26,11 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     await admin.query("GRANT ALL ON ledger TO invoice_app");
   });
   beforeEach(async () => {
-    job = { ...fenced.job(`billing/job-${++jobs}`), address: fenced.address };
+    job = fenced.job(`billing/job-${++jobs}`);
     await admin.query("TRUNCATE ledger");
   });
-  afterAll(async () => {
-    for (const proxy of proxies) await proxy.stop();
-    await fenced.stop();
-  });
+  afterAll(() => fenced.stop());
 
-  async function proxyOf(generation: number, permit?: Permit): Promise<ProxyOfTest> {
-    const proxy = await startFencedProxy(job, generation, permit ? { permit } : {});
-    proxies.push(proxy);
-    return proxy;
-  }
   const rows = async (): Promise<number> =>
     Number((await admin.query("SELECT count(*) FROM ledger WHERE generation = 1")).rows[0].count);
 
@@ -55,7 +46,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   test.each(ISOLATION)(
     "INV-3, INV-10: a takeover in mid-transaction at %s is the answer to COMMIT, and nothing is left",
     async (level) => {
-      const old = await proxyOf(1);
+      const old = await serve(job, 1);
       const client = await old.connect();
       await client.query(`BEGIN ISOLATION LEVEL ${level}`);
       await client.query("INSERT INTO ledger VALUES (1, 'simple')");
@@ -71,7 +62,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   );
 
   test("INV-3: one more statement after the takeover, simple or extended, is refused too", async () => {
-    const old = await proxyOf(1);
+    const old = await serve(job, 1);
     const [a, b] = [await old.connect(), await old.connect()];
     for (const client of [a, b]) await client.query("BEGIN");
     for (const client of [a, b]) await client.query("INSERT INTO ledger VALUES (1, 'x')");
@@ -82,15 +73,15 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("INV-7: an idle session outside of a transaction is told at once", async () => {
-    const old = await proxyOf(1);
+    const old = await serve(job, 1);
     const client = await old.connect();
-    const told = new Promise<Failure>((resolve) => client.once("error", (error) => resolve(error as Failure)));
+    const ended = told(client);
     await job.raise(2);
-    expectOver(await told);
+    expectOver(await ended);
   });
 
   test("INV-3: a statement that waits at the gate while the fence is raised is refused, and said to be", async () => {
-    const old = await proxyOf(1);
+    const old = await serve(job, 1);
     const [inside, simple, extended] = [await old.connect(), await old.connect(), await old.connect()];
     await inside.query("BEGIN");
     await inside.query("INSERT INTO ledger VALUES (1, 'inside')");
@@ -110,7 +101,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
 
   test("INV-10: a COMMIT without an answer is an unknown outcome, never a refusal", async () => {
-    const old = await proxyOf(1);
+    const old = await serve(job, 1);
     const client = await old.connect();
     await admin.query(
       "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(30); RETURN NULL; END'",
@@ -149,34 +140,32 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
 
   test("a session ended by an administrator gets the server's own words, at once: the job is still ours", async () => {
     const clock = new WaitingClock();
-    const old = await startFencedProxy(job, 1, { verdict: fenceVerdict(job.address, job.identity(1), clock) });
-    proxies.push(old);
+    const old = await serve(job, 1, { verdict: fenceVerdict(job.address, job.identity(1), clock) });
     const client = await old.connect();
     const { rows: found } = await client.query("SELECT pg_backend_pid() AS pid");
-    const told = new Promise<Failure>((resolve) => client.once("error", (error) => resolve(error as Failure)));
+    const ended = told(client);
     await admin.query("SELECT pg_terminate_backend($1)", [found[0].pid]);
-    expect(await told).toMatchObject({ code: "57P01", severity: "FATAL" });
+    expect(await ended).toMatchObject({ code: "57P01", severity: "FATAL" });
     expect(clock.waits).toBe(0);
     expect((await (await old.connect()).query("SELECT 1 AS one")).rows).toEqual([{ one: 1 }]);
   });
 
   test("INV-10: a session that a raise has ended waits for its commit, and gets that as the reason", async () => {
     const clock = new WaitingClock();
-    const old = await startFencedProxy(job, 1, { verdict: fenceVerdict(job.address, job.identity(1), clock) });
-    proxies.push(old);
+    const old = await serve(job, 1, { verdict: fenceVerdict(job.address, job.identity(1), clock) });
     const client = await old.connect();
-    const told = new Promise<Failure>((resolve) => client.once("error", (error) => resolve(error as Failure)));
+    const ended = told(client);
     const raiser = await fenced.connect();
     await raiser.query("BEGIN READ WRITE");
     const { fenceName } = job.identity(2);
     await raiser.query("SELECT fence.raise($1, 2, 'uid-2', 'invoice-run-2', 'n', 'i')", [fenceName]);
     await clock.waiting.promise;
     await raiser.query("COMMIT");
-    expectOver(await told);
+    expectOver(await ended);
   });
 
   test("a missing right on the gate is the server's own error, not a loss", async () => {
-    const old = await proxyOf(1);
+    const old = await serve(job, 1);
     const client = await old.connect();
     const { jobId } = (await job.row())!;
     await admin.query(`REVOKE ALL ON fence.gate_${jobId}_1 FROM PUBLIC`);
@@ -206,7 +195,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
 
     test("INV-4: while it is closed a connection waits without a byte, and goes on after the raise", async () => {
       const permit = new Permit();
-      const proxy = await proxyOf(1, permit);
+      const proxy = await serve(job, 1, { permit });
       const held = "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'held'";
       let connected = false;
       const connecting = proxy.connect({ application_name: "held" }).then((client) => {
@@ -223,7 +212,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
 
     test("INV-5: past its deadline work is refused with LF002, simple and extended, and goes on once it is confirmed", async () => {
       const permit = unconfirmed();
-      const proxy = await proxyOf(1, permit);
+      const proxy = await serve(job, 1, { permit });
       const client = await proxy.connect();
       for (const work of [
         () => client.query("INSERT INTO ledger VALUES (1, 'x')"),
@@ -252,11 +241,10 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
       async (_how, run) => {
         let nowMs = 0;
         const permit = opened();
-        const proxy = await startFencedProxy(job, 1, {
+        const proxy = await serve(job, 1, {
           permit,
           clock: { ...systemClock, monoMs: () => systemClock.monoMs() + nowMs },
         });
-        proxies.push(proxy);
         const client = await proxy.connect();
         await run(client, "BEGIN");
         await run(client, "INSERT INTO ledger VALUES (1, 'x')");
@@ -279,11 +267,10 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
 
     test("INV-5: COPY data and a pipelined group are not committed past the deadline", async () => {
       let aheadMs = 0;
-      const proxy = await startFencedProxy(job, 1, {
+      const proxy = await serve(job, 1, {
         permit: opened(),
         clock: { ...systemClock, monoMs: () => systemClock.monoMs() + aheadMs },
       });
-      proxies.push(proxy);
       const client = await RawClient.open({ port: proxy.port });
       client.send(query("COPY ledger FROM STDIN"));
       await client.until(() => client.transcript.at(-1)?.startsWith("G") === true);
@@ -305,15 +292,15 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
 
     test("lost: an idle session ends at once, one in a block at its next message, a busy one with what is known", async () => {
       const permit = opened();
-      const proxy = await proxyOf(1, permit);
+      const proxy = await serve(job, 1, { permit });
       const [idle, open, busy] = [await proxy.connect(), await proxy.connect(), await proxy.connect()];
       await open.query("BEGIN");
       await open.query("INSERT INTO ledger VALUES (1, 'open')");
-      const told = new Promise<Failure>((resolve) => idle.once("error", (error) => resolve(error as Failure)));
+      const ended = told(idle);
       const working = failure(busy.query("INSERT INTO ledger SELECT 1, 'busy' FROM pg_sleep(30)"));
       await until(admin, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'PgSleep'");
       permit.lose();
-      expect(await told).toMatchObject({ code: "LF001", severity: "FATAL" });
+      expect(await ended).toMatchObject({ code: "LF001", severity: "FATAL" });
       expect(await failure(open.query("COMMIT"))).toMatchObject({ code: "LF001" });
       expect(await working).toMatchObject({ code: "08007", severity: "FATAL" });
       expect(await failure(proxy.connect())).toMatchObject({ code: "LF001" });

@@ -14,7 +14,7 @@ import { openSocket } from "../../fence/socket.ts";
 import { type Certificates, makeCertificates } from "../../testing/certificates.ts";
 import { type Failure, type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
 import { freePort, postgresVersions } from "../../testing/postgres.ts";
-import { type ProxyOfTest, startFencedProxy } from "../../testing/proxy.ts";
+import { type ProxyOfTest, serve, serveNewJob } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { cancelRequest } from "./cancel.ts";
 import { query } from "./messages.ts";
@@ -26,9 +26,7 @@ let jobs = 0;
 async function proxyTo(fenced: Fenced, change: Partial<DatabaseAddress>): Promise<ProxyOfTest> {
   const address = { ...fenced.address, ...change };
   const job = fenced.job(`upstream-${++jobs}`);
-  const proxy = await startFencedProxy({ ...job, raise: () => job.raise(1, { address }), address }, 1);
-  onTestFinished(() => proxy.stop());
-  return proxy;
+  return await serve({ ...job, raise: () => job.raise(1, { address }), address }, 1);
 }
 
 /** Who a session through the proxy is, and whether it has TLS; a cancel must reach it, too. */
@@ -51,8 +49,7 @@ async function refusals(fenced: Fenced, change: Partial<DatabaseAddress>): Promi
   const address = { ...fenced.address, ...change };
   const job = fenced.job(`upstream-${++jobs}`);
   const raise = await failure(job.raise(1, { address }));
-  const proxy = await startFencedProxy({ ...job, address }, 1, { address });
-  onTestFinished(() => proxy.stop());
+  const proxy = await serve(job, 1, { address });
   return [raise, await failure(proxy.connect())];
 }
 
@@ -229,11 +226,7 @@ describe("several hosts", () => {
 
   test("a server that refuses the session is believed: no other is asked", async () => {
     const furtherHosts = [{ host: standby.address.host, port: standby.address.port }];
-    const job = { ...fenced.job(`upstream-${++jobs}`), address: fenced.address };
-    const refusing = await startFencedProxy(job, 1, {
-      address: { ...fenced.address, user: "postgres", furtherHosts },
-    });
-    onTestFinished(() => refusing.stop());
-    expect(await failure(refusing.connect())).toMatchObject({ code: "LF010" });
+    const { proxy } = await serveNewJob(fenced, { address: { ...fenced.address, user: "postgres", furtherHosts } });
+    expect(await failure(proxy.connect())).toMatchObject({ code: "LF010" });
   });
 });
