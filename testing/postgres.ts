@@ -3,6 +3,7 @@
  * Each server has its own data directory and a free port on loopback, and ends with `stop()`.
  */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { randomInt } from "node:crypto";
 import { accessSync, chmodSync, chownSync, constants, cpSync, existsSync, mkdtempSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -39,6 +40,9 @@ export interface PostgresOptions {
 }
 
 const NOBODY = 65534;
+/** Below the kernel's own, and below the node ports of a cluster. */
+const PORT_MIN = 20_000;
+const PORT_END = 30_000;
 const root = join(dirname(fileURLToPath(import.meta.url)), "..");
 
 /** Versions whose server can be started on this machine; the others with the reason. */
@@ -114,7 +118,13 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Test
       log = (log + chunk.toString()).slice(-8192);
     });
     const server = child;
-    await waitReady({ host, port, gone: () => server.exitCode !== null || server.signalCode !== null, log: () => log });
+    await waitReady({
+      host,
+      port,
+      dataDir,
+      gone: () => server.exitCode !== null || server.signalCode !== null,
+      log: () => log,
+    });
   };
   const stop = async (mode: "fast" | "immediate" = "immediate"): Promise<void> => {
     const server = child;
@@ -164,9 +174,11 @@ function worldReadable(path: string): boolean {
   }
 }
 
+/** Until just this server lets somebody in: on its port there may be another, for which it could not start. */
 async function waitReady(server: {
   host: string;
   port: number;
+  dataDir: string;
   gone: () => boolean;
   log: () => string;
 }): Promise<void> {
@@ -176,20 +188,30 @@ async function waitReady(server: {
     client.on("error", () => {});
     try {
       await client.connect();
-      return;
+      const { rows } = await client.query("SHOW data_directory");
+      if (rows[0].data_directory === server.dataDir) return;
     } catch {
-      await new Promise((resolve) => setTimeout(resolve, 50));
+      // Not yet.
     } finally {
       await client.end().catch(() => {});
     }
+    await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }
 
-/** A port that was free a moment ago. */
+/**
+ * A port that was free a moment ago. Drawn from outside of those that the kernel gives to whoever asks for any: between now
+ * and its use it would else be the next proxy's of another test, and whoever comes to it the wrong one's client.
+ */
 export async function freePort(host = "127.0.0.1"): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve, reject) => server.once("error", reject).listen(0, host, resolve));
-  const { port } = server.address() as { port: number };
-  await new Promise<void>((resolve) => server.close(() => resolve()));
-  return port;
+  for (;;) {
+    const port = randomInt(PORT_MIN, PORT_END);
+    const server = createServer();
+    const failed = await new Promise<{ code?: unknown } | undefined>((resolve) => {
+      server.once("error", resolve).listen(port, host, () => resolve(undefined));
+    });
+    await new Promise<void>((resolve) => server.close(() => resolve()));
+    if (!failed) return port;
+    if (failed.code !== "EADDRINUSE") throw failed;
+  }
 }
