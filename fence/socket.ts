@@ -124,13 +124,16 @@ function firstByte(socket: Socket): Promise<number> {
   return waitFor(socket, "readable", () => (socket.read(1) as Buffer | null)?.[0]);
 }
 
-/** Resolves with the first result of `look` after an `event`; rejects when the connection ends before. */
-function waitFor<T>(socket: Socket, event: string, look: () => T | undefined): Promise<T> {
+/** Resolves with the first result of `look` after an `event`; rejects when `who` ends the connection before. */
+export function waitFor<T>(
+  socket: Socket,
+  event: string,
+  look: () => T | undefined,
+  who: "server" | "client" = "server",
+): Promise<T> {
   return new Promise((resolve, reject) => {
     const done = (settle: () => void): void => {
-      socket.off(event, onEvent);
-      socket.off("error", onError);
-      socket.off("close", onClose);
+      socket.off(event, onEvent).off("error", onError).off("end", onEnd).off("close", onClose);
       settle();
     };
     const onEvent = (): void => {
@@ -138,9 +141,12 @@ function waitFor<T>(socket: Socket, event: string, look: () => T | undefined): P
       if (found !== undefined) done(() => resolve(found));
     };
     const onError = (error: Error): void => done(() => reject(error));
-    const onClose = (): void => done(() => reject(new Error("the server closed the connection")));
-    socket.on(event, onEvent);
-    socket.once("error", onError);
-    socket.once("close", onClose);
+    const onClose = (): void => done(() => reject(new Error(`the ${who} closed the connection`)));
+    // One that may stay half open does not close by itself when its peer ends.
+    const onEnd = (): void => {
+      if (socket.allowHalfOpen) onClose();
+    };
+    socket.on(event, onEvent).once("error", onError).once("end", onEnd).once("close", onClose);
+    if (socket.destroyed) onClose();
   });
 }

@@ -5,6 +5,7 @@
  */
 import type { Socket } from "node:net";
 import { createSecureContext, type SecureContext, TLSSocket } from "node:tls";
+import { waitFor } from "../../fence/socket.ts";
 import { ProtocolError } from "./framer.ts";
 import { beginsTls, readFirst, type Startup } from "./startup.ts";
 
@@ -26,9 +27,9 @@ const ALPN = "postgresql";
 export const secureContextOf = ({ certificate, key }: ServerCertificate): SecureContext =>
   createSecureContext({ cert: certificate, key });
 
-/** Rejects when the client goes away, or with the signal's reason. */
-export async function open(raw: Socket, context: SecureContext | undefined, signal: AbortSignal): Promise<Opening> {
-  const connection = new Connection(raw, context, signal);
+/** Rejects when the connection ends, by the client or because `raw` was destroyed. */
+export async function open(raw: Socket, context: SecureContext | undefined): Promise<Opening> {
+  const connection = new Connection(raw, context);
   try {
     return await connection.open();
   } catch (error) {
@@ -40,13 +41,11 @@ export async function open(raw: Socket, context: SecureContext | undefined, sign
 class Connection {
   socket: Socket;
   readonly #context: SecureContext | undefined;
-  readonly #signal: AbortSignal;
   #received: Buffer = Buffer.alloc(0);
 
-  constructor(raw: Socket, context: SecureContext | undefined, signal: AbortSignal) {
+  constructor(raw: Socket, context: SecureContext | undefined) {
     this.socket = raw;
     this.#context = context;
-    this.#signal = signal;
     raw.on("error", () => {});
   }
 
@@ -92,35 +91,13 @@ class Connection {
     const secure = new TLSSocket(raw, { isServer: true, secureContext, ALPNProtocols: [ALPN] });
     secure.on("error", () => {});
     this.socket = secure;
-    await this.#until("secure", () => true);
+    await waitFor(secure, "secure", () => true, "client");
   }
 
   /** Takes all that there is: a channel may read below the stream, and only promises lie between here and there. */
   async #more(): Promise<void> {
-    const chunk = await this.#until("readable", (): Buffer | undefined => this.socket.read() ?? undefined);
-    this.#received = Buffer.concat([this.#received, chunk]);
-  }
-
-  /** The first result of `look`, now or after an `event`. */
-  #until<T>(event: "readable" | "secure", look: () => T | undefined): Promise<T> {
     const { socket } = this;
-    const signal = this.#signal;
-    return new Promise((resolve, reject) => {
-      const done = (settle: () => void): void => {
-        socket.off(event, onEvent).off("end", onEnd).off("close", onEnd);
-        signal.removeEventListener("abort", onAbort);
-        settle();
-      };
-      const onEvent = (): void => {
-        const found = look();
-        if (found !== undefined) done(() => resolve(found));
-      };
-      const onEnd = (): void => done(() => reject(new Error("the client has gone")));
-      const onAbort = (): void => done(() => reject(signal.reason));
-      socket.on(event, onEvent).once("end", onEnd).once("close", onEnd);
-      signal.addEventListener("abort", onAbort, { once: true });
-      if (signal.aborted) onAbort();
-      else if (socket.destroyed) onEnd();
-    });
+    const chunk = await waitFor(socket, "readable", (): Buffer | undefined => socket.read() ?? undefined, "client");
+    this.#received = Buffer.concat([this.#received, chunk]);
   }
 }

@@ -98,7 +98,7 @@ class Listener implements RunningProxy {
   readonly #config: ProxyConfig;
   readonly #secure: SecureContext | undefined;
   readonly #servers: Server[] = [];
-  readonly #openings = new Set<AbortController>();
+  readonly #openings = new Set<Socket>();
   readonly #clients = new Set<Client>();
   readonly #keys = new CancelKeys();
   readonly #writers = new KnownWriters();
@@ -138,7 +138,7 @@ class Listener implements RunningProxy {
   async close(reason: WireError = SHUTTING_DOWN): Promise<void> {
     this.#closed = true;
     const closed = this.#servers.map((server) => new Promise<void>((resolve) => server.close(() => resolve())));
-    for (const opening of this.#openings) opening.abort();
+    for (const raw of this.#openings) raw.destroy();
     for (const client of this.#clients) {
       if (client.relay) client.relay.end(reason);
       else this.#refuse(client, reason);
@@ -192,17 +192,16 @@ class Listener implements RunningProxy {
 
   /** Up to the startup message, within a bound; undefined: there is nobody to answer. */
   async #open(raw: Socket): Promise<Opening | undefined> {
-    const opening = new AbortController();
-    this.#openings.add(opening);
-    const cancelTimer = this.#config.clock.after(OPENING_MS_MAX, () => opening.abort());
+    this.#openings.add(raw);
+    const cancelTimer = this.#config.clock.after(OPENING_MS_MAX, () => raw.destroy());
     try {
-      return await open(raw, this.#secure, opening.signal);
+      return await open(raw, this.#secure);
     } catch {
       raw.destroy();
       return undefined;
     } finally {
       cancelTimer();
-      this.#openings.delete(opening);
+      this.#openings.delete(raw);
     }
   }
 
