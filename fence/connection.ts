@@ -6,19 +6,16 @@
  */
 import type { Socket } from "node:net";
 import pg from "pg";
-import type { Clock } from "../platform/clock.ts";
+import { type Bounds, within } from "../platform/within.ts";
 import { RequiredBinding, serverEndPoint } from "./binding.ts";
 import { isFenceCode } from "./codes.ts";
 import { type DatabaseAddress, whereIs } from "./database.ts";
 import { FenceError, LoginError, sqlStateOf, toFenceError } from "./errors.ts";
 import { inTurn } from "./route.ts";
-import { openSocket } from "./socket.ts";
+import { openSocket, type Route } from "./socket.ts";
 
-export interface ConnectionOptionsOfFence {
-  readonly clock: Clock;
-  /** For everything on this connection, connecting included: past it the socket is destroyed. */
-  readonly timeoutMs: number;
-  readonly signal?: AbortSignal | undefined;
+/** The bound is that of everything on the connection, connecting included: past it the socket is destroyed. */
+export interface ConnectionOptionsOfFence extends Bounds {
   /** What is being done, for messages and `application_name`. */
   readonly doing: string;
 }
@@ -26,60 +23,33 @@ export interface ConnectionOptionsOfFence {
 /** Rounds of the password's hash that a server may ask for: PostgreSQL's default is 4096. */
 export const SCRAM_ITERATIONS_MAX = 1_000_000;
 
-/** Runs `use` on a new connection and closes it. Every failure comes out as a FenceError, or as the server's own error. */
+/**
+ * Runs `use` on a new connection and closes it. Fails with what kept it from connecting, the server's own error, LF015 past
+ * the bound, or the signal's reason.
+ */
 export async function withConnection<T>(
   address: DatabaseAddress,
   options: ConnectionOptionsOfFence,
   use: (client: pg.Client) => Promise<T>,
 ): Promise<T> {
-  const { clock, signal, doing } = options;
-  signal?.throwIfAborted();
-  let opened: Opened | undefined;
-  let endedBecause: unknown;
+  const { clock, timeoutMs, doing } = options;
+  const deadlineMs = clock.monoMs() + timeoutMs;
+  const { client, socket } = await inTurn(address, options, (route, bound) => open(route, bound, address, doing));
   // Destroying the socket fails whatever waits on it: no statement of ours can outlive its bound.
-  const bound = new AbortController();
-  const destroy = (reason: unknown): void => {
-    endedBecause ??= reason;
-    bound.abort(reason);
-    opened?.socket.destroy();
+  const bounded = (bound: AbortSignal): Promise<T> => {
+    bound.addEventListener("abort", () => socket.destroy(), { once: true });
+    return use(client);
   };
-  const cancelTimer = clock.after(options.timeoutMs, () =>
-    destroy(
-      new FenceError("LF015", {
-        message: `the database at ${whereIs(address)} did not answer in time (${doing})`,
-        detail: `Nothing came back within ${Math.round(options.timeoutMs)} ms; whether it was done there is not known.`,
-      }),
-    ),
-  );
-  const onAbort = (): void => destroy(signal?.reason ?? new Error("aborted"));
-  signal?.addEventListener("abort", onAbort, { once: true });
+  const late = (): Error =>
+    new FenceError("LF015", {
+      message: `the database at ${whereIs(address)} did not answer in time (${doing})`,
+      detail: `Nothing came back within ${Math.round(timeoutMs)} ms; whether it was done there is not known.`,
+    });
   try {
-    opened = await inTurn(
-      address,
-      { clock, timeoutMs: options.timeoutMs, signal: bound.signal },
-      async (route, one) => {
-        const socket = await openSocket(address, route, one);
-        const cut = (): void => void socket.destroy();
-        one.addEventListener("abort", cut, { once: true });
-        try {
-          return await login(socket, address, doing);
-        } catch (error) {
-          socket.destroy();
-          throw error;
-        } finally {
-          one.removeEventListener("abort", cut);
-        }
-      },
-    );
-    return await use(opened.client);
-  } catch (error) {
-    if (endedBecause !== undefined) throw endedBecause;
-    throw error;
+    return await within({ ...options, timeoutMs: deadlineMs - clock.monoMs() }, bounded, late);
   } finally {
-    cancelTimer();
-    signal?.removeEventListener("abort", onAbort);
     // No farewell is waited for: a server that hangs must not hang us. Terminate is in the socket's buffer already.
-    if (opened) void opened.client.end().catch(() => {});
+    void client.end().catch(() => {});
   }
 }
 
@@ -109,8 +79,23 @@ interface Opened {
   readonly socket: Socket;
 }
 
+/** Connects and logs in; what is opened when `bound` aborts is destroyed. */
+async function open(route: Route, bound: AbortSignal, address: DatabaseAddress, doing: string): Promise<Opened> {
+  const socket = await openSocket(address, route, bound);
+  const cut = (): void => void socket.destroy();
+  bound.addEventListener("abort", cut, { once: true });
+  try {
+    return { client: await login(socket, address, doing), socket };
+  } catch (error) {
+    socket.destroy();
+    throw error;
+  } finally {
+    bound.removeEventListener("abort", cut);
+  }
+}
+
 /** Logs in over an open socket. A standby is refused with LF013: what the fence does there is a write. */
-async function login(socket: Socket, address: DatabaseAddress, doing: string): Promise<Opened> {
+async function login(socket: Socket, address: DatabaseAddress, doing: string): Promise<pg.Client> {
   const endPoint = address.channelBinding === "disable" ? undefined : serverEndPoint(socket);
   const watched = address.channelBinding === "require" ? watchLogin(socket, new RequiredBinding(endPoint)) : undefined;
   // It is connected: node-postgres is told so when it asks for that.
@@ -142,7 +127,7 @@ async function login(socket: Socket, address: DatabaseAddress, doing: string): P
   if (watched?.refusal) throw watched.refusal;
   if (failure) throw failure;
   const { rows } = await client.query("SELECT pg_catalog.pg_is_in_recovery() AS standby");
-  if (!rows[0].standby) return { client, socket };
+  if (!rows[0].standby) return client;
   throw new FenceError("LF013", { message: `database "${address.database}" is a standby` });
 }
 

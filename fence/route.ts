@@ -5,24 +5,17 @@
  */
 import { lookup } from "node:dns/promises";
 import { isIP } from "node:net";
-import type { Clock } from "../platform/clock.ts";
+import { type Bounds, within } from "../platform/within.ts";
 import { type DatabaseAddress, type Endpoint, endpointsOf, isUnixSocket, sayEndpoint } from "./database.ts";
 import { LoginError, NoServer, sqlStateOf } from "./errors.ts";
 import { type Route, TlsFailure } from "./socket.ts";
-
-export interface Bounds {
-  readonly clock: Clock;
-  /** Of all attempts together, name resolution included. */
-  readonly timeoutMs: number;
-  readonly signal: AbortSignal | undefined;
-}
 
 /** One try, up to a session that can be used; it fails soon after its signal aborts. */
 export type Attempt<T> = (route: Route, signal: AbortSignal) => Promise<T>;
 
 /**
- * The result of the first attempt that succeeds. Throws the only attempt's error, NoServer when there were several, or
- * the signal's reason.
+ * The result of the first attempt that succeeds. The bound is that of all together, name resolution included. Throws the
+ * only attempt's error, NoServer when there were several, or the signal's reason.
  */
 export async function inTurn<T>(address: DatabaseAddress, bounds: Bounds, attempt: Attempt<T>): Promise<T> {
   const { clock, signal } = bounds;
@@ -30,20 +23,22 @@ export async function inTurn<T>(address: DatabaseAddress, bounds: Bounds, attemp
   const endpoints = endpointsOf(address);
   const failures: { where: string; error: unknown }[] = [];
   /** An even share of what is left for each of `count` that are left. */
-  const share = (count: number): number =>
-    Math.max(1, Math.min((deadlineMs - clock.monoMs()) / count, address.connectTimeoutMs ?? Number.POSITIVE_INFINITY));
+  const share = (count: number): Bounds => {
+    const leftMs = Math.max(1, (deadlineMs - clock.monoMs()) / count);
+    return { clock, signal, timeoutMs: Math.min(leftMs, address.connectTimeoutMs ?? leftMs) };
+  };
   for (const [i, endpoint] of endpoints.entries()) {
     const endpointsLeft = endpoints.length - i;
     let ips: string[] = [];
     try {
-      ips = await within(bounds, share(endpointsLeft), (bound) => resolve(endpoint, bound));
+      ips = await within(share(endpointsLeft), (bound) => resolve(endpoint, bound));
     } catch (error) {
       signal?.throwIfAborted();
       failures.push({ where: sayEndpoint(endpoint), error });
     }
     for (const [k, ip] of ips.entries()) {
-      const timeoutMs = share(endpointsLeft + ips.length - k - 1);
-      const outcome = await within(bounds, timeoutMs, (bound) => tryTls(address, { endpoint, ip }, bound, attempt));
+      const left = share(endpointsLeft + ips.length - k - 1);
+      const outcome = await within(left, (bound) => tryTls(address, { endpoint, ip }, bound, attempt));
       if ("result" in outcome) return outcome.result;
       signal?.throwIfAborted();
       failures.push({ where: sayEndpoint({ host: ip || endpoint.host, port: endpoint.port }), error: outcome.error });
@@ -113,23 +108,4 @@ async function resolve(endpoint: Endpoint, signal: AbortSignal): Promise<string[
   });
   const found = await Promise.race([lookup(endpoint.host, { all: true }), late]);
   return found.map(({ address }) => address);
-}
-
-/** Runs `run` with a signal that aborts at the bound, or with the outer one. */
-async function within<T>(
-  { clock, signal }: Bounds,
-  timeoutMs: number,
-  run: (signal: AbortSignal) => Promise<T>,
-): Promise<T> {
-  signal?.throwIfAborted();
-  const bound = new AbortController();
-  const cancel = clock.after(timeoutMs, () => bound.abort(new Error(`no answer within ${Math.round(timeoutMs)} ms`)));
-  const onOuter = (): void => bound.abort(signal?.reason);
-  signal?.addEventListener("abort", onOuter, { once: true });
-  try {
-    return await run(bound.signal);
-  } finally {
-    cancel();
-    signal?.removeEventListener("abort", onOuter);
-  }
 }

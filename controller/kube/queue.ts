@@ -10,6 +10,7 @@
 import type { Clock } from "../../platform/clock.ts";
 import type { Logger } from "../../platform/log.ts";
 import { jitter, type Random } from "../../platform/random.ts";
+import { within } from "../../platform/within.ts";
 import { isConflict, retryAfterMs } from "./errors.ts";
 
 export type Outcome =
@@ -148,14 +149,12 @@ export class WorkQueue {
   /** Runs once and returns after how long to run again, if at all. */
   async #reconcile(key: string): Promise<number | undefined> {
     const { clock, random, log, reconcile } = this.#options;
-    const limit = new AbortController();
-    const stop = (): void => limit.abort(this.#stop.signal.reason);
-    this.#stop.signal.addEventListener("abort", stop, { once: true });
-    const runMsMax = this.#options.runMsMax ?? RUN_MS_MAX;
-    const cancel = clock.after(runMsMax, () => limit.abort(new Error(`not done within ${runMsMax} ms`)));
+    const timeoutMs = this.#options.runMsMax ?? RUN_MS_MAX;
+    const late = (): Error => new Error(`not done within ${timeoutMs} ms`);
     this.counters.runs++;
     try {
-      const outcome = await reconcile(key, limit.signal);
+      const bounds = { clock, timeoutMs, signal: this.#stop.signal };
+      const outcome = await within(bounds, (signal) => reconcile(key, signal), late);
       this.#failing.delete(key);
       if (outcome.kind === "terminal") log.info("nothing more to do", { key, reason: outcome.reason });
       return outcome.kind === "requeueAfter" ? outcome.ms : undefined;
@@ -174,9 +173,6 @@ export class WorkQueue {
         error,
       });
       return delayMs;
-    } finally {
-      cancel();
-      this.#stop.signal.removeEventListener("abort", stop);
     }
   }
 }

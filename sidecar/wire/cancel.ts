@@ -8,6 +8,7 @@ import { timingSafeEqual } from "node:crypto";
 import type { DatabaseAddress } from "../../fence/database.ts";
 import { openSocket, type Route } from "../../fence/socket.ts";
 import type { Clock } from "../../platform/clock.ts";
+import { within } from "../../platform/within.ts";
 import { message } from "./messages.ts";
 
 export interface CancelTarget {
@@ -61,20 +62,14 @@ export interface Cancellable {
 
 /** Resolves when the server has closed the cancel connection: the signal was sent, or never will be. */
 export async function sendCancel(address: DatabaseAddress, session: Cancellable, clock: Clock): Promise<void> {
-  const late = new AbortController();
-  const stop = clock.after(CANCEL_MS_MAX, () => late.abort(new Error("no answer")));
-  try {
-    const socket = await openSocket(address, session.route, late.signal);
-    await new Promise<void>((resolve) => {
-      late.signal.addEventListener("abort", () => socket.destroy(), { once: true });
-      socket.once("close", () => resolve());
-      socket.resume();
-      // Not ended by us: PgBouncer would take that for a client that has changed its mind.
-      socket.write(cancelRequest(session.pid, session.key));
-    });
-  } catch {
-    // As with a server that cannot be reached: the cancel is lost, and cancels are never acknowledged.
-  } finally {
-    stop();
-  }
+  const deliver = async (signal: AbortSignal): Promise<void> => {
+    const socket = await openSocket(address, session.route, signal);
+    signal.addEventListener("abort", () => socket.destroy(), { once: true });
+    socket.resume();
+    // Not ended by us: PgBouncer would take that for a client that has changed its mind.
+    socket.write(cancelRequest(session.pid, session.key));
+    await new Promise<void>((resolve) => socket.once("close", () => resolve()));
+  };
+  // A failure is as a server that cannot be reached: the cancel is lost, and cancels are never acknowledged.
+  await within({ clock, timeoutMs: CANCEL_MS_MAX }, deliver).catch(() => {});
 }
