@@ -224,6 +224,12 @@ describe("Unix sockets", () => {
     await failure(aProxy({ listen: { host: "127.0.0.1", port }, alsoListen: [nowhere] }));
     await aProxy({ listen: { host: "127.0.0.1", port } });
   });
+
+  test("one that is bound, and whose mode cannot be set, is given back, too", async () => {
+    const place = { host: aDirectory(), port: 1 };
+    await failure(aProxy({ listen: { ...place, socketMode: -1 } }));
+    await aProxy({ listen: place });
+  });
 });
 
 describe("who only begins", () => {

@@ -125,8 +125,8 @@ class Listener implements RunningProxy {
     try {
       for (const address of [first, ...alsoListen]) {
         const server = createServer(CLIENT_SOCKETS, (socket) => void this.#serve(socket));
-        await listen(server, address);
         this.#servers.push(server);
+        await listen(server, address);
       }
     } catch (error) {
       await this.close();
