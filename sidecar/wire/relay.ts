@@ -83,10 +83,13 @@ export class Relay {
     this.#run(() => this.#session.lose());
   }
 
-  /** Ends the session with a reason, whatever it does. */
+  /** Ends the session with a reason, or with what the client must know before that. */
   end(reason: WireError): void {
+    this.#endWith(this.#session.farewell(reason));
+  }
+
+  #endWith(bytes: Buffer): void {
     if (this.#ending || this.#closed) return;
-    const bytes = errorBytes(reason);
     if (!this.#session.clientPartWay) this.#options.client.push(bytes, 0, bytes.length);
     this.#end();
   }
@@ -97,7 +100,8 @@ export class Relay {
       step(bytes, start, end);
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error;
-      this.end({ severity: "FATAL", code: "08P01", message: `protocol violation: ${error.message}` });
+      const message = `protocol violation: ${error.message}`;
+      this.#endWith(errorBytes({ severity: "FATAL", code: "08P01", message }));
     }
     this.#settle();
   }

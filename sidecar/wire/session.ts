@@ -8,7 +8,7 @@
 import { Back } from "./back.ts";
 import { Core, type CoreOptions } from "./core.ts";
 import { COUNTER } from "./counters.ts";
-import { connectionLost, errorBytes, lostError, unknownOutcome } from "./errors.ts";
+import { connectionLost, errorBytes, lostError, unknownOutcome, type WireError } from "./errors.ts";
 import { Front } from "./front.ts";
 import { errorFields, FRONT, IDLE } from "./messages.ts";
 import * as reply from "./replies.ts";
@@ -121,6 +121,14 @@ export class Session {
     });
   }
 
+  /** What the client is told when the proxy ends for `reason`, unless there is more that it must know (INV-10). */
+  farewell(reason: WireError): Buffer {
+    const { epitaph, identity } = this.#core;
+    if (epitaph) return epitaph;
+    if (!this.#outcomeUnknown(false)) return errorBytes(reason);
+    return errorBytes(unknownOutcome(identity, { kind: "unknown", why: reason.message }));
+  }
+
   #finish(verdict: Verdict, fatal: Buffer | undefined): void {
     const core = this.#core;
     this.#serverGone = true;
@@ -148,7 +156,7 @@ export class Session {
   #reason(verdict: Verdict, fatal: Buffer | undefined): { bytes: Buffer; loss: boolean } {
     const core = this.#core;
     const lastWord = fatal && !isPoolersOwn(fatal) ? fatal : undefined;
-    const unknown = core.commitInFlight && this.#awaited && !this.#onlyEntering(lastWord !== undefined);
+    const unknown = this.#outcomeUnknown(lastWord !== undefined);
     const loss = this.#lost || isLoss(verdict);
     if (loss) {
       const open = core.status !== IDLE || this.busy;
@@ -158,6 +166,11 @@ export class Session {
     if (lastWord) return { bytes: lastWord, loss };
     if (unknown) return { bytes: errorBytes(unknownOutcome(core.identity, verdict)), loss };
     return { bytes: fatal ?? errorBytes(connectionLost()), loss };
+  }
+
+  /** Something that commits is under way. `complete`: all that the server has answered is here. */
+  #outcomeUnknown(complete: boolean): boolean {
+    return this.#core.commitInFlight && this.#awaited && !this.#onlyEntering(complete);
   }
 
   /**
