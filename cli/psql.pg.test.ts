@@ -1,10 +1,10 @@
 /** B17: what psql, and so libpq, says and returns when its generation is over. Nothing looks like success. */
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
-import { type Fenced, type JobOfTest, startFenced, until } from "../testing/fenced.ts";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { type Fenced, startFenced, until } from "../testing/fenced.ts";
 import { oldestAndNewest } from "../testing/postgres.ts";
-import { startFencedProxy } from "../testing/proxy.ts";
+import { serveNewJob } from "../testing/proxy.ts";
 
 const PSQL = "/usr/bin/psql";
 /** psql's exit code for a connection that went bad. */
@@ -12,7 +12,6 @@ const CONNECTION_LOST = 2;
 
 describe.skipIf(!existsSync(PSQL)).each(oldestAndNewest())("PostgreSQL %i", (version) => {
   let fenced: Fenced;
-  let jobs = 0;
 
   beforeAll(async () => {
     fenced = await startFenced({ version });
@@ -25,13 +24,6 @@ describe.skipIf(!existsSync(PSQL)).each(oldestAndNewest())("PostgreSQL %i", (ver
     readonly code: number | null;
     readonly said: string;
     readonly failed: string;
-  }
-
-  async function served(): Promise<{ job: JobOfTest; port: number }> {
-    const job = { ...fenced.job(`cli/psql-${++jobs}`), address: fenced.address };
-    const proxy = await startFencedProxy(job, 1);
-    onTestFinished(() => proxy.stop());
-    return { job, port: proxy.port };
   }
 
   /** Its first lines, then, once `meanwhile` is done, the rest; the end of its input. */
@@ -54,7 +46,7 @@ describe.skipIf(!existsSync(PSQL)).each(oldestAndNewest())("PostgreSQL %i", (ver
 
   const expectOver = ({ code, failed }: Ended): void => {
     expect(code).toBe(CONNECTION_LOST);
-    expect(failed).toMatch(/FATAL: {2}LF001: generation 1 of FencedJob "cli\/psql-\d+" is over\nDETAIL: .*\nHINT: /);
+    expect(failed).toMatch(/FATAL: {2}LF001: generation 1 of FencedJob "test\/served-\d+" is over\nDETAIL: .*\nHINT: /);
   };
 
   test.each([
@@ -73,11 +65,11 @@ describe.skipIf(!existsSync(PSQL)).each(oldestAndNewest())("PostgreSQL %i", (ver
     ["a write of an idle session", "INSERT INTO w VALUES (0);\n", "INSERT INTO w VALUES (1);\n", "idle"],
     ["a COPY of an idle session", "INSERT INTO w VALUES (0);\n", "\\copy w FROM STDIN\n1\n\\.\n", "idle"],
   ])("%s behind a takeover", async (_what, first, rest, state) => {
-    const { job, port } = await served();
+    const { job, proxy } = await serveNewJob(fenced);
     const admin = await fenced.connectAdmin();
     await admin.query("TRUNCATE w");
     const ended = await psql(
-      port,
+      proxy.port,
       first,
       async () => {
         const waits = "application_name = 'psql' AND state = $1 AND query LIKE '%INSERT%'";
@@ -92,8 +84,8 @@ describe.skipIf(!existsSync(PSQL)).each(oldestAndNewest())("PostgreSQL %i", (ver
   });
 
   test("a new connection", async () => {
-    const { job, port } = await served();
+    const { job, proxy } = await serveNewJob(fenced);
     await job.raise(2);
-    expectOver(await psql(port, "", async () => {}, "INSERT INTO w VALUES (1);\n"));
+    expectOver(await psql(proxy.port, "", async () => {}, "INSERT INTO w VALUES (1);\n"));
   });
 });

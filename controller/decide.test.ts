@@ -14,6 +14,19 @@ import {
 import { readSpec } from "./api/spec.ts";
 import { decide } from "./decide.ts";
 
+/** Generation 1 has lost the job. */
+const history = [
+  {
+    generation: 1,
+    pod: "run-1",
+    uid: "uid-1",
+    from: "2026-11-29T12:58:00Z",
+    until: "2026-11-29T12:59:30Z",
+    reason: "LeaseExpired",
+    rejectedWrites: 0,
+  },
+];
+
 test("a new job reserves attempt 1 and creates its pod, and grants nothing", () => {
   const plan = decide(aSnapshot());
   expect(plan.status.attempt).toBe(1);
@@ -45,17 +58,6 @@ test("INV-7: a grant in force is never given to another pod, and its pod is neve
 });
 
 test("INV-9: a late success of a superseded pod changes nothing", () => {
-  const history = [
-    {
-      generation: 1,
-      pod: "run-1",
-      uid: "uid-1",
-      from: "2026-11-29T12:58:00Z",
-      until: "2026-11-29T12:59:30Z",
-      reason: "LeaseExpired",
-      rejectedWrites: 0,
-    },
-  ];
   const status = { generation: 2, attempt: 2, owner: owner(2, 2), history };
   const plan = decide(aSnapshot({ status, pods: [aPod(1, { phase: "Succeeded" }), aPod(2)], lease: aLease(2, 2) }));
   expect(condition(plan, "Complete")?.status).toBe("False");
@@ -171,17 +173,6 @@ test("a job that is being deleted gets no new pod", () => {
 });
 
 test("refused writes of a superseded pod are counted in its history, once", () => {
-  const history = [
-    {
-      generation: 1,
-      pod: "run-1",
-      uid: "uid-1",
-      from: "2026-11-29T12:58:00Z",
-      until: "2026-11-29T12:59:30Z",
-      reason: "LeaseExpired",
-      rejectedWrites: 0,
-    },
-  ];
   const pods = [aPod(1, { phase: "Failed", lastWords: { generation: 1, rejectedWrites: 2 } }), aPod(2)];
   const first = decide(
     aSnapshot({ status: { generation: 2, attempt: 2, owner: owner(2, 2), history }, pods, lease: aLease(2, 2) }),
