@@ -120,7 +120,7 @@ test("a generation that is not higher than the fence is refused at the start: 3,
   await fenced.job("cli/late").raise(5);
   const { ended, stderr } = start("cli/late", "4");
   expect(await ended).toBe(3);
-  expect(stderr()).toMatch(/LF001: /);
+  expect(stderr()).toMatch(/LF001: .*\n.*\n.*Give a --generation above the fence's/);
 });
 
 test.each(["0", "x", "1.5"])("--generation %s is refused before anything is done", async (generation) => {

@@ -23,6 +23,8 @@ const FENCE_READ_MS = 2_000;
 /** Fenced out, it stays this long at most, so that clients still get the reason as their answer. */
 const LINGER_MS = 10_000;
 const LINGER_POLL_MS = 100;
+/** There is no controller that would issue the next one. */
+const HIGHER = "Give a --generation above the fence's: each start of the job takes the next one.";
 /** No Lease limits this proxy; the fence row does. */
 const WITHOUT_END_MS = Number.MAX_SAFE_INTEGER;
 
@@ -62,7 +64,7 @@ export function registerProxy(program: Command): void {
         if (!(error instanceof FenceError)) throw error;
         say(error.message);
         if (error.detail) say(`  ${error.detail}`);
-        say(`  ${error.hint}`);
+        say(`  ${error.code === "LF001" ? HIGHER : error.hint}`);
         process.exitCode = error.final ? FENCED_OUT : 1;
       }
     });
