@@ -42,8 +42,6 @@ const GIVES_ROWS = new Set([
   "refuse",
 ]);
 
-const COPIES = new Set(["copyIn", "copyInFails"]);
-
 export class ModelledPostgres implements MessageHandler {
   readonly transactions: ModelledTransactions;
   /** The connection is closed. */
@@ -142,9 +140,8 @@ export class ModelledPostgres implements MessageHandler {
       this.transactions.prepare(statement);
       if (GIVES_ROWS.has(statement.kind)) this.#send(ROW_DESCRIPTION);
       const tag = this.transactions.run(statement, several);
-      if (COPIES.has(statement.kind)) {
-        return this.#beginCopy(statement, statements.slice(at + 1));
-      }
+      const copy = this.#copyOf(statement);
+      if (copy) return this.#beginCopy(copy, statements.slice(at + 1));
       this.#complete(tag);
     }
     this.#endOfMessage();
@@ -200,7 +197,8 @@ export class ModelledPostgres implements MessageHandler {
     if (!statement) return this.#sendBodiless("I");
     const tag = this.transactions.run(statement, false);
     const rowsMax = body.readInt32BE(next);
-    if (COPIES.has(statement.kind)) this.#beginCopy(statement, undefined);
+    const copy = this.#copyOf(statement);
+    if (copy) this.#beginCopy(copy, undefined);
     else if (rowsMax === 1 && tag === "SELECT 1") this.#send(SUSPENDED);
     else this.#complete(tag);
   }
@@ -210,6 +208,13 @@ export class ModelledPostgres implements MessageHandler {
   }
 
   // ---- COPY ----
+
+  /** The statement if it is a COPY, or that which it executes. */
+  #copyOf(statement: ModelledStatement): ModelledStatement | undefined {
+    if (statement.kind === "copyIn" || statement.kind === "copyInFails") return statement;
+    const executed = statement.kind === "execute" && this.transactions.statements.get(statement.name.toLowerCase());
+    return executed ? this.#copyOf(executed) : undefined;
+  }
 
   #beginCopy({ kind }: ModelledStatement, rest: CopyIn["rest"]): void {
     this.#send(COPY_IN);

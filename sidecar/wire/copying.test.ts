@@ -64,6 +64,20 @@ describe("a Sync in front of the data", () => {
     expect(letters(dialogue)).toBe("12GCZ12CZ");
   });
 
+  test("does not wait when the COPY's end was sent, too", () => {
+    const dialogue = play([...run("COPY t FROM STDIN"), ROW, copyDone(), sync()], insert);
+    expect(letters(dialogue)).toBe("12CZ12CZ".replace("C", "GC"));
+  });
+
+  test("of the next group waits for nothing", () => {
+    const dialogue = play(
+      [parse("c", "COPY t FROM STDIN"), sync()],
+      [parse("", "SHOW a"), ...run("EXECUTE w"), sync()],
+    );
+    dialogue.client(Buffer.concat(insert));
+    expect(dialogue.session.clientHeld).toBe(false);
+  });
+
   test.each([
     ["alone", [[...FAILING, sync()]], "12GEZ"],
     [
@@ -97,12 +111,15 @@ describe("a Sync in front of the data", () => {
   ])("waits for the answer, and goes on: %s", (what, sent) => {
     const prepares = [parse("c", "COPY t FROM STDIN"), sync(), query("PREPARE w AS INSERT INTO t VALUES (2)")];
     const first = what === "nothing" ? [] : prepares;
-    const dialogue = play(first, [...sent, sync()], insert);
+    const dialogue = play(first, [...sent, sync()]);
     if (letters(dialogue).endsWith("G")) dialogue.client(Buffer.concat([ROW, copyDone(), sync()]));
+    dialogue.settle();
+    expect(letters(dialogue).at(-1)).toBe("Z");
+    dialogue.client(Buffer.concat(insert));
     dialogue.settle();
     expect(dialogue.hangs).toBeUndefined();
     expect(dialogue.ended).toBe(false);
-    expect(letters(dialogue).at(-1)).toBe("Z");
+    expect(heard(dialogue)).toContain("INSERT 0 1");
   });
 });
 

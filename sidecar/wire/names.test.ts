@@ -33,6 +33,24 @@ test.each(["DEALLOCATE ALL", "DISCARD ALL"])("INV-3: %s leaves an unnamed COMMIT
   expect(server.transactions.written).toBe(2);
 });
 
+test.each([
+  ["alone", []],
+  ["beside others", [parse("other", "COMMIT"), sync()]],
+])("INV-3: a name that cannot be compared, %s, may be a COMMIT", (_what, others) => {
+  const { server } = play(
+    others,
+    [parse("é", "COMMIT"), sync()],
+    [query("BEGIN; INSERT INTO t VALUES (1)")],
+    [
+      ...[bind("", "é"), execute("")],
+      ...run("SET transaction_read_only = off", "s"),
+      ...run("UPDATE t SET a = 2", "u"),
+      sync(),
+    ],
+  );
+  expect(server.transactions.unfenced).toEqual([]);
+});
+
 describe("many names", () => {
   const MANY = 10_001;
   const each = (make: (name: string) => Buffer[]): Buffer[] =>
@@ -45,6 +63,12 @@ describe("many names", () => {
       dialogue.client(bytes);
       if (bytes.equals(sync())) dialogue.settle();
     }
+    expect(dialogue.ended).toBe(false);
+  });
+
+  test("are forgotten with DEALLOCATE ALL", () => {
+    const names = each((name) => [parse(name, "COMMIT")]).slice(2);
+    const dialogue = play([...names, sync()], [query("DEALLOCATE ALL")], [...names, sync()]);
     expect(dialogue.ended).toBe(false);
   });
 

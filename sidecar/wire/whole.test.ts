@@ -5,7 +5,7 @@
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { HostileDialogue } from "../../testing/hostiledialogue.ts";
 import { run } from "../../testing/requests.ts";
-import { bind, execute, FRONT, message, parse, query, sync } from "./messages.ts";
+import { bind, describeStatement, execute, FRONT, message, parse, query, sync } from "./messages.ts";
 
 /** Each of `sent` as one piece, and its answers as one. */
 function play(...sent: Buffer[][]): HostileDialogue {
@@ -26,6 +26,11 @@ describe("a group as a whole", () => {
     expect(heard(dialogue)).toContain("C42939");
   });
 
+  test("it may not describe a statement of the proxy's own", () => {
+    const describes = [parse("", "SELECT a FROM t"), describeStatement("_fencedjob_x"), bind("", ""), execute("")];
+    expect(heard(play([...describes, sync()]))).toContain("C42939");
+  });
+
   test("its Sync may not have a body", () => {
     const dialogue = play([...run("INSERT INTO t VALUES (1)"), message(FRONT.sync, Buffer.alloc(4))]);
     expect(dialogue.ended).toBe(true);
@@ -41,6 +46,14 @@ describe("a group as a whole", () => {
 });
 
 describe("answers as a whole", () => {
+  test("are told as a whole, in however many pieces they come", () => {
+    const dialogue = new HostileDialogue();
+    dialogue.client(Buffer.concat(group("SELECT a FROM t")));
+    dialogue.deliver(5);
+    dialogue.settle();
+    expect(heard(dialogue)).toBe(heard(play(group("SELECT a FROM t"))));
+  });
+
   test.each([
     ["Parses", parse("", "SELECT 1")],
     ["Binds", bind("", "")],

@@ -1,0 +1,56 @@
+/** What an error takes back of what was believed, and in whose words it is told. */
+import { describe, expect, test } from "vitest";
+import { HostileDialogue } from "../../testing/hostiledialogue.ts";
+import { group, run } from "../../testing/requests.ts";
+import { errorBytes } from "./errors.ts";
+import { bind, copyData, copyDone, execute, IDLE, parse, query, readyForQuery, sync } from "./messages.ts";
+
+const INSERT = "INSERT INTO t VALUES (1)";
+const heard = (dialogue: HostileDialogue): string => Buffer.concat(dialogue.heard).toString("latin1");
+
+/** Each of `sent` as one piece, and its answers. */
+function play(...sent: Buffer[][]): HostileDialogue {
+  const dialogue = new HostileDialogue();
+  for (const messages of sent) {
+    dialogue.client(Buffer.concat(messages));
+    dialogue.settle();
+  }
+  return dialogue;
+}
+
+test("what was to prepare the fence, and was skipped, is done again", () => {
+  const dialogue = play([...run("SET nonsense"), ...group(INSERT)], group(INSERT));
+  expect(dialogue.server.transactions.written).toBe(1);
+});
+
+test("INV-3: a read that is sent again takes its names with it", () => {
+  const dialogue = play(
+    // The unnamed portal is a COMMIT AND CHAIN to whoever does not notice that the read has replaced it.
+    [parse("", "COMMIT"), sync()],
+    group("SELECT a FROM v"),
+    [parse("m", "COMMIT AND CHAIN"), sync()],
+    [parse("m", "SELECT 1"), sync()], // refused: there is an m
+    [query("BEGIN; INSERT INTO t VALUES (1)")],
+    [bind("", "m"), execute(""), ...run("UPDATE t SET a = 1"), sync()],
+  );
+  expect(dialogue.server.transactions.unfenced).toEqual([]);
+});
+
+describe("a COPY whose end was refused", () => {
+  function refused(code: string): string {
+    const dialogue = play([...run("COPY t FROM STDIN")]);
+    dialogue.permit = "unconfirmed";
+    dialogue.client(Buffer.concat([copyData(Buffer.from("1\n")), copyDone(), sync()]));
+    const error = errorBytes({ severity: "ERROR", code, message: "modelled" });
+    dialogue.deliver(Number.MAX_SAFE_INTEGER, () => Buffer.concat([error, readyForQuery(IDLE)]));
+    return heard(dialogue);
+  }
+
+  test("is told in the words of the refusal", () => {
+    expect(refused("57014")).toContain("CLF002");
+  });
+
+  test("INV-10: is told in the server's words if it had failed by itself", () => {
+    expect(refused("22P02")).toContain("C22P02");
+  });
+});
