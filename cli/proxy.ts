@@ -90,7 +90,7 @@ async function runProxy(options: ProxyCommand): Promise<number> {
     clock: systemClock,
     signal,
   });
-  const refused = await probeSession(address, raised.jobId, identity, {
+  const refused = await probeSession(address, raised, identity, {
     clock: systemClock,
     random: systemRandom,
     signal,
@@ -102,13 +102,14 @@ async function runProxy(options: ProxyCommand): Promise<number> {
   const permit = new Permit();
   permit.extend(WITHOUT_END_MS);
   permit.open();
-  const verdict = fenceVerdict(address, identity, systemClock);
+  const verdict = fenceVerdict(address, { identity, incarnation: raised.incarnation }, systemClock);
   const proxy = await startProxy({
     listen,
     alsoListen,
     ...(tls && { tls }),
     address,
     jobId: raised.jobId,
+    incarnation: raised.incarnation,
     identity,
     permit,
     clock: systemClock,

@@ -27,13 +27,14 @@ test("a job or a generation that is no positive safe integer makes no text", () 
 });
 
 test("a session's start ends with the sentinel, and registers inside the transaction that entered", () => {
-  const steps = sessionStartSteps(1, identity);
+  const steps = sessionStartSteps(1, identity, "6/1/5/16385");
   expect(steps.map(({ expect: outcome }) => outcome)).toEqual(["success", "success", "success", "42501"]);
   const [transaction] = steps.filter(({ sql }) => sql.startsWith("BEGIN"));
   const statements = transaction!.sql.split(";");
-  expect(statements.indexOf(enterLockSql(1, 7))).toBe(2);
-  expect(statements[3]).toBe("SELECT fence.admit_session(1, 7, E'it''s \\\\ me')");
-  expect(statements[4]).toBe("SET fence.generation_1 = 7");
+  expect(statements[1]).toBe("SELECT fence.check_history(7, '6/1/5/16385')");
+  expect(statements.indexOf(enterLockSql(1, 7))).toBe(3);
+  expect(statements[4]).toBe("SELECT fence.admit_session(1, 7, E'it''s \\\\ me')");
+  expect(statements[5]).toBe("SET fence.generation_1 = 7");
 });
 
 test("literals and names are quoted for both settings of standard_conforming_strings, and refuse a zero byte", () => {

@@ -60,8 +60,14 @@ export interface SessionStartStep {
 /**
  * What a new server session runs, in this order, before its client sees the first ReadyForQuery. It was opened with
  * `default_transaction_read_only=on` as the last startup parameter; behind a pooler that drops it, the role must have it.
+ * `incarnation`: of the history in which the generation was raised, by the answer of that raise; the first server of a list
+ * that answers may live in another one.
  */
-export function sessionStartSteps(jobId: number, identity: FenceIdentity): readonly SessionStartStep[] {
+export function sessionStartSteps(
+  jobId: number,
+  identity: FenceIdentity,
+  incarnation: string,
+): readonly SessionStartStep[] {
   const owner = ownerArguments(jobId, identity);
   return [
     // The read-only default must be what every RESET comes back to; the next step looks. Only this one: a pooler sets what
@@ -69,9 +75,11 @@ export function sessionStartSteps(jobId: number, identity: FenceIdentity): reado
     { sql: "RESET default_transaction_read_only", expect: "success", onUnexpected: "LF014" },
     { sql: "SELECT fence.begin_session()", expect: "success", onUnexpected: "LF011" },
     {
-      // The first check only gives a better message than the gate's bare 42501; the one after the lock is the safe one.
+      // The owner's check in front of the lock only gives a better message than the gate's bare 42501; the one after it is
+      // the safe one.
       sql: [
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+        `SELECT fence.check_history(${identity.generation}, ${quoteLiteral(incarnation)})`,
         `SELECT fence.check_owner(${owner})`,
         enterLockSql(jobId, identity.generation),
         `SELECT fence.admit_session(${owner})`,

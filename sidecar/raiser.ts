@@ -118,7 +118,7 @@ export class Raiser {
         clock,
         signal,
       });
-      const refused = await probeSession(address, raised.jobId, identity, { clock, random, signal });
+      const refused = await probeSession(address, raised, identity, { clock, random, signal });
       if (refused) return { database: database.name, ...refused, final: false, floor: null };
       return { database, address, raised };
     } catch (error) {

@@ -141,6 +141,7 @@ export class Sidecar {
           }),
           address,
           jobId: raised.jobId,
+          incarnation: raised.incarnation,
           identity,
           permit: this.#permit,
           drainMs: config.drainMs,

@@ -24,8 +24,12 @@ export interface JobOfTest {
   /** By default holder `uid-<generation>`, nonce `nonce-<generation>`, half a second of drain. */
   raise(generation: number, options?: RaiseOfTest): Promise<Raised>;
   row(): ReturnType<typeof readFence>;
-  /** A connection that was admitted with the wire's steps. */
-  admit(jobId: number, generation: number, options?: { holder?: string; role?: string }): Promise<pg.Client>;
+  /** A connection that was admitted with the wire's steps; `incarnation` is the server's own if absent. */
+  admit(
+    jobId: number,
+    generation: number,
+    options?: { holder?: string; role?: string; incarnation?: string },
+  ): Promise<pg.Client>;
 }
 
 export type RaiseOfTest = Partial<RaiseOptions> & { holder?: string; address?: DatabaseAddress };
@@ -92,10 +96,10 @@ export async function startFenced(
           ...rest,
         }),
       row: () => readFence(address, fenceName, { clock: systemClock }),
-      admit: async (jobId, generation, { holder, role } = {}) => {
+      admit: async (jobId, generation, { holder, role, incarnation } = {}) => {
         const client = await connect(role);
         try {
-          await runSessionStart(client, jobId, identity(generation, holder));
+          await runSessionStart(client, jobId, identity(generation, holder), incarnation);
         } catch (error) {
           await client.end().catch(() => {});
           throw error;
@@ -152,9 +156,18 @@ export async function until(client: pg.Client, sql: string, parameters: unknown[
   await untilSo(ask, 10_000, { what: sql, failureEnds: true, pollMs: 5 });
 }
 
-/** The wire's session start over a node-postgres connection; throws what the server says at the first unexpected step. */
-export async function runSessionStart(client: pg.Client, jobId: number, identity: FenceIdentity): Promise<void> {
-  for (const { sql, expect, onUnexpected } of sessionStartSteps(jobId, identity)) {
+/**
+ * The wire's session start over a node-postgres connection; throws what the server says at the first unexpected step.
+ * Without an incarnation the pod is taken for one that has raised in this server's history.
+ */
+export async function runSessionStart(
+  client: pg.Client,
+  jobId: number,
+  identity: FenceIdentity,
+  incarnation?: string,
+): Promise<void> {
+  const raisedIn = incarnation ?? (await presentIncarnation(client));
+  for (const { sql, expect, onUnexpected } of sessionStartSteps(jobId, identity, raisedIn)) {
     let error: unknown;
     await client.query(sql).catch((caught: unknown) => {
       error = caught;
@@ -163,4 +176,12 @@ export async function runSessionStart(client: pg.Client, jobId: number, identity
     if (outcome === expect) continue;
     throw error ?? Object.assign(new Error(`${onUnexpected}: it succeeded: ${sql}`), { code: onUnexpected });
   }
+}
+
+/** Empty on a standby, which has none. */
+async function presentIncarnation(client: pg.Client): Promise<string> {
+  const { rows } = await client.query(
+    "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN '' ELSE fence.incarnation() END AS present",
+  );
+  return rows[0].present;
 }

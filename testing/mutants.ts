@@ -92,6 +92,10 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   "the history of the row is not compared": [
     ["IF _row.incarnation IS DISTINCT FROM fence.incarnation() THEN", "IF false THEN"],
   ],
+  "a row that is lower counts as a successor's": [["  IF _row.generation < _generation THEN", "  IF false THEN"]],
+  "the history that the raise was answered from is not compared": [
+    ["IF fence.incarnation() IS DISTINCT FROM _incarnation THEN", "IF false THEN"],
+  ],
   "the holder of the row is not compared": [["OR _row.holder IS DISTINCT FROM _holder THEN", "THEN"]],
   "admission does not check the owner again": [
     ["  PERFORM fence.check_owner(_job, _generation, _holder);\n  _why", "  _why"],
@@ -109,6 +113,8 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
       "ON CONFLICT (pid, backend_start) DO UPDATE SET job_id = excluded.job_id, generation = excluded.generation, holder = excluded.holder",
     ],
   ],
+  "sessions that have ended are never forgotten": [["IF random() < 1.0 / 32 THEN", "IF false THEN"]],
+  "each admission looks at every session": [["IF random() < 1.0 / 32 THEN", "IF true THEN"]],
   "a role that can become any other is admitted": [
     ["OR (r.rolcreaterole AND current_setting('server_version_num')::int < 160000)", ""],
   ],

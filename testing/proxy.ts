@@ -52,7 +52,7 @@ export async function startFencedProxy(
   generation: number,
   options: Partial<ProxyConfig> = {},
 ): Promise<ProxyOfTest> {
-  const { jobId } = await job.raise(generation);
+  const { jobId, incarnation } = await job.raise(generation);
   const identity = job.identity(generation);
   const permit = options.permit ?? new Permit();
   if (!options.permit) {
@@ -63,12 +63,13 @@ export async function startFencedProxy(
     listen: { host: "127.0.0.1", port: 0 },
     address: job.address,
     jobId,
+    incarnation,
     identity,
     permit,
     clock: systemClock,
     random: systemRandom,
     log: silentLogger,
-    verdict: fenceVerdict(job.address, identity, systemClock),
+    verdict: fenceVerdict(job.address, { identity, incarnation }, systemClock),
     drainMs: 500,
     ...options,
   });

@@ -239,6 +239,7 @@ const startProxyOnly = (address = NOWHERE, permit = new Permit()): Promise<Runni
     listen: { host: "127.0.0.1", port: 0 },
     address,
     jobId: 1,
+    incarnation: "7/1/5/16385",
     identity: IDENTITY,
     permit,
     clock: { ...systemClock, after: (ms, fn) => systemClock.after(ms / 50, fn) },
@@ -252,7 +253,7 @@ const open = (address: DatabaseAddress): Promise<Upstream | NotAdmitted> =>
   openUpstream({
     address,
     startup,
-    steps: sessionStartSteps(1, IDENTITY),
+    steps: sessionStartSteps(1, IDENTITY, "7/1/5/16385"),
     clock: systemClock,
     random: systemRandom,
     timeoutMs: 20_000,

@@ -51,9 +51,9 @@ describe.skipIf(missing).each(oldestAndNewest())("PgBouncer before PostgreSQL %i
   }
 
   async function probe({ job, address }: Through): Promise<ProbeFailure | null> {
-    const { jobId } = await job.raise(1, { address });
+    const raised = await job.raise(1, { address });
     const world = { clock: systemClock, random: systemRandom, signal: new AbortController().signal };
-    return await probeSession(address, jobId, job.identity(1), world);
+    return await probeSession(address, raised, job.identity(1), world);
   }
 
   const pidOf = async (client: pg.Client): Promise<number> =>

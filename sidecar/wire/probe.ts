@@ -31,7 +31,7 @@ const MARK: SessionStartStep = {
 /** null when both sessions are admitted. */
 export async function probeSession(
   address: DatabaseAddress,
-  jobId: number,
+  { jobId, incarnation }: { readonly jobId: number; readonly incarnation: string },
   identity: FenceIdentity,
   world: { readonly clock: Clock; readonly random: Random; readonly signal: AbortSignal },
 ): Promise<ProbeFailure | null> {
@@ -46,7 +46,7 @@ export async function probeSession(
       address,
       startup: plan.toServer,
       poolerStartup: plan.toPooler,
-      steps: [...sessionStartSteps(jobId, identity), MARK],
+      steps: [...sessionStartSteps(jobId, identity, incarnation), MARK],
       timeoutMs: PROBE_MS_MAX,
     });
   let first: Upstream | undefined;

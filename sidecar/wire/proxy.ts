@@ -36,6 +36,8 @@ export interface ProxyConfig {
   readonly tls?: ServerCertificate;
   readonly address: DatabaseAddress;
   readonly jobId: number;
+  /** History in which the generation was raised: no session is opened in another one. */
+  readonly incarnation: string;
   readonly identity: FenceIdentity;
   readonly permit: Permit;
   readonly clock: Clock;
@@ -233,7 +235,7 @@ class Listener implements RunningProxy {
   }
 
   async #startSession(client: Client, startup: Startup): Promise<void> {
-    const { address, identity, clock, random } = this.#config;
+    const { address, jobId, identity, incarnation, clock, random } = this.#config;
     const plan = planStartup(startup, address.user, address.database);
     const wrong = this.#wrongStartup(plan);
     if (wrong) return this.#refuse(client, wrong);
@@ -242,7 +244,7 @@ class Listener implements RunningProxy {
       address,
       startup: plan.toServer,
       poolerStartup: plan.toPooler,
-      steps: sessionStartSteps(this.#config.jobId, identity),
+      steps: sessionStartSteps(jobId, identity, incarnation),
       clock,
       random,
       timeoutMs: this.#config.connectMs ?? CONNECT_MS,

@@ -8,7 +8,7 @@ import { oldestAndNewest } from "../../testing/postgres.ts";
 import { serve } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { bind, copyData, copyDone, execute, flush, parse, query, sync } from "./messages.ts";
-import { fenceVerdict } from "./verdict.ts";
+import { fenceVerdict, type VerdictReader } from "./verdict.ts";
 
 const ISOLATION = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
@@ -31,6 +31,10 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
   });
   afterAll(() => fenced.stop());
 
+  const verdictBy = async (clock: Clock): Promise<VerdictReader> => {
+    const { incarnation } = (await admin.query("SELECT fence.incarnation()")).rows[0];
+    return fenceVerdict(job.address, { identity: job.identity(1), incarnation }, clock);
+  };
   const rows = async (): Promise<number> =>
     Number((await admin.query("SELECT count(*) FROM ledger WHERE generation = 1")).rows[0].count);
 
@@ -140,7 +144,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
 
   test("a session ended by an administrator gets the server's own words, at once: the job is still ours", async () => {
     const clock = new WaitingClock();
-    const old = await serve(job, 1, { verdict: fenceVerdict(job.address, job.identity(1), clock) });
+    const old = await serve(job, 1, { verdict: await verdictBy(clock) });
     const client = await old.connect();
     const { rows: found } = await client.query("SELECT pg_backend_pid() AS pid");
     const ended = told(client);
@@ -152,7 +156,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
 
   test("INV-10: a session that a raise has ended waits for its commit, and gets that as the reason", async () => {
     const clock = new WaitingClock();
-    const old = await serve(job, 1, { verdict: fenceVerdict(job.address, job.identity(1), clock) });
+    const old = await serve(job, 1, { verdict: await verdictBy(clock) });
     const client = await old.connect();
     const ended = told(client);
     const raiser = await fenced.connect();

@@ -23,13 +23,14 @@ async function start(name: string): Promise<{
   connect: () => Promise<pg.Client>;
 }> {
   const job = fenced.job(name);
-  const { jobId } = await job.raise(1);
+  const { jobId, incarnation } = await job.raise(1);
   const permit = new Permit();
   const lost: string[] = [];
   const wire = await startWire({
     listen: { host: "127.0.0.1", port: 0 },
     address: fenced.address,
     jobId,
+    incarnation,
     identity: job.identity(1),
     permit,
     log: silentLogger,
@@ -78,11 +79,12 @@ test("INV-7: a blocked main thread keeps the thread from nothing, and its loss i
 test("a port that is taken is an error at the start, not later", async () => {
   const { wire, permit } = await start("thread/port");
   const job = fenced.job("thread/port2");
-  const { jobId } = await job.raise(1);
+  const { jobId, incarnation } = await job.raise(1);
   const again = startWire({
     listen: { host: "127.0.0.1", port: wire.port },
     address: fenced.address,
     jobId,
+    incarnation,
     identity: job.identity(1),
     permit,
     log: silentLogger,

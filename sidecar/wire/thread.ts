@@ -13,6 +13,8 @@ export interface WireOptions {
   readonly alsoListen?: readonly ListenAddress[];
   readonly address: DatabaseAddress;
   readonly jobId: number;
+  /** History in which the generation was raised. */
+  readonly incarnation: string;
   readonly identity: FenceIdentity;
   /** The thread reads it at each message; connections wait while it is closed (INV-4). */
   readonly permit: Permit;
@@ -42,6 +44,7 @@ export async function startWire(options: WireOptions): Promise<Wire> {
     alsoListen: options.alsoListen ?? [],
     address: options.address,
     jobId: options.jobId,
+    incarnation: options.incarnation,
     identity: options.identity,
     permitMemory: options.permit.memory,
     countersMemory: counters.memory,

@@ -50,7 +50,7 @@ export class NotAdmitted extends Error {
   /** SQLSTATE. */
   readonly code: string;
   readonly bytes: Buffer;
-  /** The gate refused: read the fence row before saying that the generation is over. */
+  /** The gate or the row refused: read the fence row before saying that the generation is over. */
   readonly byGate: boolean;
 
   constructor(code: string, text: string, bytes: Buffer, options: { byGate?: boolean } = {}) {
@@ -208,7 +208,7 @@ function stepFailed(step: SessionStartStep, failure: ErrorFields | undefined, ad
   if (sqlState.startsWith("LF") && failure) {
     // The server's words are ours already; what it says as an ERROR ends a session that has not begun.
     failure.set("S", "FATAL").set("V", "FATAL").delete("W");
-    const byGate = sqlState === "LF001";
+    const byGate = sqlState === "LF001" || sqlState === "LF003";
     return new NotAdmitted(sqlState, failure.get("M") ?? "", errorMessage(BACK.error, failure), { byGate });
   }
   if (step.onUnexpected === "LF001") {

@@ -34,9 +34,15 @@ const READ_MS_MAX = 3_000;
 const RAISE_COMMITS_MS = 2_000;
 const RAISE_POLL_MS = 25;
 
+/** What the verdict is about: a generation, and the history in which it was raised. */
+export interface RaisedIdentity {
+  readonly identity: FenceIdentity;
+  readonly incarnation: string;
+}
+
 /** A verdict function over `readFence`. */
-export function fenceVerdict(address: DatabaseAddress, identity: FenceIdentity, clock: Clock): VerdictReader {
-  return verdictReader(() => readOnce(address, identity, clock), clock);
+export function fenceVerdict(address: DatabaseAddress, raised: RaisedIdentity, clock: Clock): VerdictReader {
+  return verdictReader(() => readOnce(address, raised, clock), clock);
 }
 
 /**
@@ -82,11 +88,11 @@ function shareTheNext<T>(run: () => Promise<T>): () => Promise<T> {
   };
 }
 
-async function readOnce(address: DatabaseAddress, identity: FenceIdentity, clock: Clock): Promise<Reading> {
+async function readOnce(address: DatabaseAddress, raised: RaisedIdentity, clock: Clock): Promise<Reading> {
   try {
-    const row = await readFence(address, identity.fenceName, { clock, timeoutMs: READ_MS_MAX });
+    const row = await readFence(address, raised.identity.fenceName, { clock, timeoutMs: READ_MS_MAX });
     if (!row) return unreadable("the database does not know the job");
-    return { verdict: judge(row, identity), raising: row.raising };
+    return { verdict: judge(row, raised), raising: row.raising };
   } catch (error) {
     return unreadable(error instanceof Error ? error.message : String(error));
   }
@@ -94,14 +100,14 @@ async function readOnce(address: DatabaseAddress, identity: FenceIdentity, clock
 
 const unreadable = (why: string): Reading => ({ verdict: { kind: "unknown", why }, raising: false });
 
-function judge(row: FenceRow, identity: FenceIdentity): Verdict {
-  if (row.generation !== identity.generation || row.holder !== identity.holder) {
-    const { generation, holderName, raisedAt } = row;
-    return { kind: "superseded", generation, holderName, raisedAt };
+function judge(row: FenceRow, { identity, incarnation }: RaisedIdentity): Verdict {
+  const { generation, holderName, raisedAt, presentIncarnation: present } = row;
+  if (generation > identity.generation) return { kind: "superseded", generation, holderName, raisedAt };
+  // In front of the rest: a row that is lower is that of a server left behind, not of a successor (INV-1).
+  if (present !== incarnation || generation < identity.generation) {
+    return { kind: "incarnation", recorded: incarnation, present };
   }
-  if (row.incarnation !== row.presentIncarnation) {
-    return { kind: "incarnation", recorded: row.incarnation, present: row.presentIncarnation };
-  }
+  if (row.holder !== identity.holder) return { kind: "superseded", generation, holderName, raisedAt };
   return { kind: "ours" };
 }
 

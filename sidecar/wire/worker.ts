@@ -19,6 +19,7 @@ export interface WorkerData {
   readonly alsoListen: readonly ListenAddress[];
   readonly address: DatabaseAddress;
   readonly jobId: number;
+  readonly incarnation: string;
   readonly identity: FenceIdentity;
   readonly permitMemory: SharedArrayBuffer;
   readonly countersMemory: SharedArrayBuffer;
@@ -37,7 +38,7 @@ export type FromWorker =
 
 async function main(port: NonNullable<typeof parentPort>, data: WorkerData): Promise<void> {
   const post = (message: FromWorker): void => port.postMessage(message);
-  const read = fenceVerdict(data.address, data.identity, systemClock);
+  const read = fenceVerdict(data.address, data, systemClock);
   let proxy: RunningProxy;
   try {
     proxy = await startProxy({
@@ -45,6 +46,7 @@ async function main(port: NonNullable<typeof parentPort>, data: WorkerData): Pro
       alsoListen: data.alsoListen,
       address: data.address,
       jobId: data.jobId,
+      incarnation: data.incarnation,
       identity: data.identity,
       drainMs: data.drainMs,
       permit: new Permit(data.permitMemory),
