@@ -74,7 +74,7 @@ describe("a Sync in front of the data", () => {
       [parse("c", "COPY t FROM STDIN"), sync()],
       [parse("", "SHOW a"), ...run("EXECUTE w"), sync()],
     );
-    dialogue.client(Buffer.concat(insert));
+    dialogue.client(Buffer.concat(group("SHOW a", "SHOW b")));
     expect(dialogue.session.clientHeld).toBe(false);
   });
 

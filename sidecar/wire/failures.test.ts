@@ -3,7 +3,19 @@ import { describe, expect, test } from "vitest";
 import { HostileDialogue } from "../../testing/hostiledialogue.ts";
 import { group, run } from "../../testing/requests.ts";
 import { errorBytes } from "./errors.ts";
-import { bind, copyData, copyDone, execute, IDLE, parse, query, readyForQuery, sync } from "./messages.ts";
+import {
+  BACK,
+  bind,
+  copyData,
+  copyDone,
+  errorMessage,
+  execute,
+  IDLE,
+  parse,
+  query,
+  readyForQuery,
+  sync,
+} from "./messages.ts";
 
 const INSERT = "INSERT INTO t VALUES (1)";
 const heard = (dialogue: HostileDialogue): string => Buffer.concat(dialogue.heard).toString("latin1");
@@ -23,17 +35,27 @@ test("what was to prepare the fence, and was skipped, is done again", () => {
   expect(dialogue.server.transactions.written).toBe(1);
 });
 
-test("INV-3: a read that is sent again takes its names with it", () => {
-  const dialogue = play(
-    // The unnamed portal is a COMMIT AND CHAIN to whoever does not notice that the read has replaced it.
-    [parse("", "COMMIT"), sync()],
-    group("SELECT a FROM v"),
+test("INV-3: a read that is sent again because its Parse has failed has given no name a meaning yet", () => {
+  const dialogue = play([parse("", "COMMIT"), sync()]);
+  dialogue.client(Buffer.concat(group("SELECT a FROM t")));
+  const inFunction = errorMessage(
+    BACK.error,
+    new Map(Object.entries({ S: "ERROR", V: "ERROR", C: "22012", W: "f()" })),
+  );
+  dialogue.deliver(Number.MAX_SAFE_INTEGER, () => Buffer.concat([inFunction, readyForQuery(IDLE)]));
+  for (const sent of [
     [parse("m", "COMMIT AND CHAIN"), sync()],
     [parse("m", "SELECT 1"), sync()], // refused: there is an m
     [query("BEGIN; INSERT INTO t VALUES (1)")],
     [bind("", "m"), execute(""), ...run("UPDATE t SET a = 1"), sync()],
-  );
+  ]) {
+    dialogue.settle();
+    dialogue.client(Buffer.concat(sent));
+  }
+  dialogue.settle();
+  expect(heard(dialogue)).toContain("C42P05");
   expect(dialogue.server.transactions.unfenced).toEqual([]);
+  expect(dialogue.server.transactions.written).toBe(2);
 });
 
 describe("a COPY whose end was refused", () => {
