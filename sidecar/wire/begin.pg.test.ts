@@ -76,6 +76,16 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     expect(refused.length).toBeGreaterThan(20);
   });
 
+  test("B20: in an aborted block an empty query, ROLLBACK TO, work again, and COMMIT", async () => {
+    const block = ["BEGIN", "SAVEPOINT a", "SELECT 1/0", ";", "", "SELECT 1", "ROLLBACK TO SAVEPOINT a"];
+    const statements = [...block, "INSERT INTO w VALUES (20) RETURNING i", "COMMIT"];
+    for (const way of ["simple", "extended", "extended, pipelined"]) {
+      const direct = await heard(fenced.postgres.port, way, [statements]);
+      expect(await heard(proxied.port, way, [statements])).toEqual(direct);
+    }
+    expect((await admin.query("SELECT FROM w WHERE i = 20")).rowCount).toBe(6);
+  });
+
   test.each(["simple", "extended"])("a snapshot that another transaction exported is taken over (%s)", async (way) => {
     await admin.query("TRUNCATE w");
     await admin.query("BEGIN ISOLATION LEVEL REPEATABLE READ");
