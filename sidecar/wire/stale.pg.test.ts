@@ -156,6 +156,19 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     expect(await historyOf(await proxy.connect())).toBe(histories.present);
   });
 
+  test("a job that the old primary has never heard of: another history, too", async () => {
+    await toOld.shut();
+    const unknown = old.job("test/stale-unknown");
+    job = { ...unknown, address, raise: (generation, options) => unknown.raise(generation, { address, ...options }) };
+    const proxy = await serve(1);
+    await toOld.open();
+    const refused = await failure(proxy.connect());
+    expect(refused).toMatchObject({ severity: "FATAL", code: "LF003" });
+    expect(refused.detail).toBe(
+      `The fence was raised in ${histories.present}; this database is one that does not know the job.`,
+    );
+  });
+
   test("an owner from before the failover and its successor at the present primary: each has sessions in its own history only", async () => {
     const predecessor = await serve(1);
     const before = await predecessor.connect();

@@ -91,16 +91,16 @@ function shareTheNext<T>(run: () => Promise<T>): () => Promise<T> {
 async function readOnce(address: DatabaseAddress, raised: RaisedIdentity, clock: Clock): Promise<Reading> {
   try {
     const row = await readFence(address, raised.identity.fenceName, { clock, timeoutMs: READ_MS_MAX });
-    if (!row) return unreadable("the database does not know the job");
-    return { verdict: judge(row, raised), raising: row.raising };
+    return { verdict: judge(row, raised), raising: row?.raising ?? false };
   } catch (error) {
-    return unreadable(error instanceof Error ? error.message : String(error));
+    const why = error instanceof Error ? error.message : String(error);
+    return { verdict: { kind: "unknown", why }, raising: false };
   }
 }
 
-const unreadable = (why: string): Reading => ({ verdict: { kind: "unknown", why }, raising: false });
-
-function judge(row: FenceRow, { identity, incarnation }: RaisedIdentity): Verdict {
+function judge(row: FenceRow | null, { identity, incarnation }: RaisedIdentity): Verdict {
+  // We have raised it, and a fence is never deleted (INV-1): this is a server that was left behind before.
+  if (!row) return { kind: "incarnation", recorded: incarnation, present: "one that does not know the job" };
   const { generation, holderName, raisedAt, presentIncarnation: present } = row;
   if (generation > identity.generation) return { kind: "superseded", generation, holderName, raisedAt };
   // In front of the rest: a row that is lower is that of a server left behind, not of a successor (INV-1).
