@@ -79,7 +79,7 @@ interface Unit {
 }
 
 const statement = fc.oneof(
-  { weight: 4, arbitrary: fc.constant(INSERT) },
+  { weight: 7, arbitrary: fc.constant(INSERT) },
   { weight: 5, arbitrary: fc.constantFrom(...STATEMENTS) },
 );
 const name = fc.constantFrom("", "", "s");

@@ -65,8 +65,28 @@ describe("a Sync in front of the data", () => {
   });
 
   test("does not wait when the COPY's end was sent, too", () => {
-    const dialogue = play([...run("COPY t FROM STDIN"), ROW, copyDone(), sync()], insert);
-    expect(letters(dialogue)).toBe("12CZ12CZ".replace("C", "GC"));
+    const dialogue = new HostileDialogue();
+    dialogue.client(Buffer.concat([...run("COPY t FROM STDIN"), ROW, copyDone(), sync()]));
+    expect(dialogue.session.clientHeld).toBe(false);
+    dialogue.settle();
+    expect(letters(dialogue)).toBe("12GCZ");
+  });
+
+  test("ends what was refused behind the COPY: the next message is heard", () => {
+    const dialogue = play([...FAILING, parse("_fencedjob_x", "SELECT 1"), sync()], [query("SHOW a")]);
+    expect(letters(dialogue)).toBe("12GEZTCZ");
+  });
+
+  test("stays ignored when the COPY fails in its data", () => {
+    const dialogue = play([...run("COPY t FROM STDIN"), sync()]);
+    const bad = errorBytes({ severity: "ERROR", code: "22P02", message: "modelled" });
+    dialogue.client(ROW);
+    dialogue.deliver(0, () => bad);
+    dialogue.client(Buffer.concat([copyDone(), sync()]));
+    dialogue.deliver(Number.MAX_SAFE_INTEGER, () => readyForQuery(IDLE));
+    dialogue.client(Buffer.concat(insert));
+    dialogue.settle();
+    expect(letters(dialogue)).toBe("12GEZ12CZ");
   });
 
   test("of the next group waits for nothing", () => {

@@ -167,6 +167,7 @@ export class Failures {
     if (entersFunction || syncIsOwed) {
       // The server skips the FunctionCall, or has not got the Sync, and would wait for one; the client waits, too.
       core.inGroup = false;
+      core.dropping = false;
       const bytes = sync();
       core.host.toServer.push(bytes, 0, bytes.length);
       core.replies.push(reply.SYNC);
