@@ -1,11 +1,17 @@
 /** `fencedjob sidecar`: the container that the controller puts into each pod; configured by its environment alone. */
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Command } from "commander";
+import { withConnection } from "../fence/connection.ts";
 import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import { systemClock } from "../platform/clock.ts";
 import { systemRandom } from "../platform/random.ts";
-import { LeaseClient } from "../sidecar/leaseclient.ts";
+import { readCredentials } from "../sidecar/credentials.ts";
+import { startSidecarServer } from "../sidecar/http.ts";
+import { openLeaseClient } from "../sidecar/leaseclient.ts";
 import { Sidecar } from "../sidecar/sidecar.ts";
+import { probeSession } from "../sidecar/wire/probe.ts";
+import { startWire } from "../sidecar/wire/thread.ts";
 import { processLogger, untilTerminated } from "./process.ts";
 
 const TERMINATION_LOG = "/dev/termination-log";
@@ -23,7 +29,7 @@ export function registerSidecar(program: Command): void {
       }
       const config = JSON.parse(FENCEDJOB_SIDECAR) as SidecarConfig;
       const host = KUBERNETES_SERVICE_HOST.includes(":") ? `[${KUBERNETES_SERVICE_HOST}]` : KUBERNETES_SERVICE_HOST;
-      const api = new LeaseClient({
+      const api = openLeaseClient({
         baseUrl: `https://${host}:${KUBERNETES_SERVICE_PORT ?? 443}`,
         tokenPath: join(config.tokenDir, "token"),
         caPath: join(config.tokenDir, "ca.crt"),
@@ -40,7 +46,10 @@ export function registerSidecar(program: Command): void {
         clock: systemClock,
         random: systemRandom,
         log,
-        lastWordsPath: TERMINATION_LOG,
+        databases: { credentials: readCredentials, connect: withConnection, probe: probeSession },
+        startWire,
+        startServer: startSidecarServer,
+        leaveLastWords: (words) => writeFileSync(TERMINATION_LOG, JSON.stringify(words)),
       });
       await sidecar.run(signal);
       api.close();

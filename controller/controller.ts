@@ -5,7 +5,7 @@
  */
 import { type RawLease, readLease } from "../lease/record.ts";
 import type { Clock } from "../platform/clock.ts";
-import { httpClient } from "../platform/http.ts";
+import { type HttpClient, httpClient } from "../platform/http.ts";
 import type { Logger } from "../platform/log.ts";
 import type { Random } from "../platform/random.ts";
 import type { FencedJob } from "./api/status.ts";
@@ -49,8 +49,50 @@ const STALENESS_MS_MAX = 180_000;
 type Stored<T> = T & KubeObject;
 
 export async function startController(options: ControllerOptions): Promise<Controller> {
-  const { kube, clock, random, log } = options;
+  const { kube, clock, log } = options;
   const client = httpClient({ baseUrl: kube.baseUrl, credentials: kube.credentials, clock });
+  const loops = await startLoops(client, options);
+  const { queue, jobs, stalenessMs } = loops;
+  const health = await startHealthServer(options.healthPort, {
+    ready: () =>
+      stalenessMs() < STALENESS_MS_MAX ? null : `no news from the API server for ${Math.round(stalenessMs() / 1000)} s`,
+    metrics: () => ({
+      fencedjob_jobs: jobs.size,
+      controller_runtime_reconcile_total: queue.counters.runs,
+      controller_runtime_reconcile_errors_total: queue.counters.failures,
+      workqueue_depth: queue.depth().ready,
+      fencedjob_watch_staleness_seconds: stalenessMs() / 1000,
+    }),
+  });
+  log.info("controller started", {
+    api: kube.source,
+    issuer: loops.issuer,
+    namespace: options.namespace ?? "all",
+    healthPort: health.port,
+  });
+  return {
+    healthPort: health.port,
+    stop: async () => {
+      await loops.stop();
+      await health.stop();
+      client.close();
+    },
+  };
+}
+
+/** What watches and reconciles, over any connection. */
+export interface Loops {
+  readonly issuer: string;
+  readonly queue: WorkQueue;
+  readonly jobs: { readonly size: number };
+  stalenessMs(): number;
+  stop(): Promise<void>;
+}
+
+export type LoopOptions = Omit<ControllerOptions, "kube" | "healthPort">;
+
+export async function startLoops(client: HttpClient, options: LoopOptions): Promise<Loops> {
+  const { clock, random, log } = options;
   const api = new KubeApi(client, clock, "fencedjob-controller");
   const selection = options.namespace === undefined ? {} : { namespace: options.namespace };
   const common = { api, clock, random, log };
@@ -100,32 +142,15 @@ export async function startController(options: ControllerOptions): Promise<Contr
   for (const reflector of [jobs, pods, leases]) reflector.start();
   await Promise.all([jobs.synced, pods.synced, leases.synced]);
   queue.start();
-  const staleness = (): number => Math.max(...[jobs, pods, leases].map((reflector) => reflector.stalenessMs()));
-  const health = await startHealthServer(options.healthPort, {
-    ready: () =>
-      staleness() < STALENESS_MS_MAX ? null : `no news from the API server for ${Math.round(staleness() / 1000)} s`,
-    metrics: () => ({
-      fencedjob_jobs: jobs.store.size,
-      controller_runtime_reconcile_total: queue.counters.runs,
-      controller_runtime_reconcile_errors_total: queue.counters.failures,
-      workqueue_depth: queue.depth().ready,
-      fencedjob_watch_staleness_seconds: staleness() / 1000,
-    }),
-  });
-  log.info("controller started", {
-    api: kube.source,
-    issuer,
-    namespace: options.namespace ?? "all",
-    healthPort: health.port,
-  });
   return {
-    healthPort: health.port,
+    issuer,
+    queue,
+    jobs: jobs.store,
+    stalenessMs: () => Math.max(...[jobs, pods, leases].map((reflector) => reflector.stalenessMs())),
     stop: async () => {
       await queue.drain(DRAIN_MS);
       await Promise.all([jobs.stop(), pods.stop(), leases.stop()]);
       await events.flush(EVENTS_FLUSH_MS);
-      await health.stop();
-      client.close();
     },
   };
 }

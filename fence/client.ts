@@ -6,7 +6,7 @@
  */
 import type { Client } from "pg";
 import type { Clock } from "../platform/clock.ts";
-import { isConnectionLoss, onDatabase, withConnection } from "./connection.ts";
+import { type Connect, isConnectionLoss, onDatabase, withConnection } from "./connection.ts";
 import type { DatabaseAddress, FenceIdentity } from "./database.ts";
 import { Drain } from "./drain.ts";
 import { FenceError, sqlStateOf, toFenceError } from "./errors.ts";
@@ -23,6 +23,7 @@ export interface RaiseOptions {
   readonly issuer: string;
   readonly clock: Clock;
   readonly signal?: AbortSignal;
+  readonly connect?: Connect | undefined;
 }
 
 export interface Raised {
@@ -61,6 +62,7 @@ export interface ReadOptions {
   readonly clock: Clock;
   readonly timeoutMs?: number;
   readonly signal?: AbortSignal;
+  readonly connect?: Connect | undefined;
 }
 
 /** Beyond the drain: for what cannot be ended through the fence to be named (LF004), and for slow networks. */
@@ -124,13 +126,13 @@ async function raiseOnce(
   deadlineMs: number,
   run: RaiseRun,
 ): Promise<Omit<Raised, "tookMs">> {
-  const { clock, signal } = options;
+  const { clock, signal, connect } = options;
   const leftMs = (): number => Math.max(1, Math.ceil(deadlineMs - clock.monoMs()));
   const connection = { clock, signal, timeoutMs: leftMs() + SERVER_FIRST_MS, doing: "raise" };
-  return await withConnection(address, connection, async (client) => {
+  return await (connect ?? withConnection)(address, connection, async (client) => {
     run.connected = true;
     const pid = await begin(client, address, leftMs());
-    const drain = new Drain(address, identity, { clock, signal, pid, sessionsEnded: run.sessionsEnded });
+    const drain = new Drain(address, identity, { clock, signal, connect, pid, sessionsEnded: run.sessionsEnded });
     // Before the first lock: a session of an older generation can hold the fence row as well as its gate.
     drain.start(options.drainMs);
     try {

@@ -20,6 +20,9 @@ export interface ConnectionOptionsOfFence extends Bounds {
   readonly doing: string;
 }
 
+/** How the fence's client gets a connection: `withConnection`, or a simulation's own. */
+export type Connect = typeof withConnection;
+
 /** Rounds of the password's hash that a server may ask for: PostgreSQL's default is 4096. */
 export const SCRAM_ITERATIONS_MAX = 1_000_000;
 
@@ -56,11 +59,11 @@ export async function withConnection<T>(
 /** As `withConnection`, with every failure as a FenceError. */
 export async function onDatabase<T>(
   address: DatabaseAddress,
-  options: ConnectionOptionsOfFence,
+  options: ConnectionOptionsOfFence & { readonly connect?: Connect | undefined },
   use: (client: pg.Client) => Promise<T>,
 ): Promise<T> {
   try {
-    return await withConnection(address, options, use);
+    return await (options.connect ?? withConnection)(address, options, use);
   } catch (error) {
     if (options.signal?.aborted && error === options.signal.reason) throw error;
     throw toFenceError(error, address, options.doing);

@@ -4,13 +4,14 @@
  */
 import type { Client } from "pg";
 import type { Clock } from "../platform/clock.ts";
-import { onDatabase } from "./connection.ts";
+import { type Connect, onDatabase } from "./connection.ts";
 import type { DatabaseAddress, FenceIdentity } from "./database.ts";
 import { FenceError } from "./errors.ts";
 
 export interface DrainOptions {
   readonly clock: Clock;
   readonly signal: AbortSignal | undefined;
+  readonly connect?: Connect | undefined;
   /** Server process of the raise that waits. */
   readonly pid: number;
   /** Receives the names of the sessions that were ended. */
@@ -73,11 +74,12 @@ export class Drain {
   }
 
   async #run(drainMs: number): Promise<void> {
-    const { clock, signal: outer } = this.#options;
+    const { clock, connect, signal: outer } = this.#options;
     const alsoOuter = (inner: AbortSignal): AbortSignal => (outer ? AbortSignal.any([outer, inner]) : inner);
     const stopped = alsoOuter(this.#stopped.signal);
     await clock.sleep(drainMs, stopped);
-    const connection = { clock, signal: alsoOuter(this.#cut.signal), timeoutMs: CONNECTION_MS_MAX, doing: "drain" };
+    const signal = alsoOuter(this.#cut.signal);
+    const connection = { clock, connect, signal, timeoutMs: CONNECTION_MS_MAX, doing: "drain" };
     await onDatabase(this.#address, connection, async (client) => {
       // Whatever the role has as its defaults: forgetting sessions is a write, and waits for those it ended.
       await client.query(

@@ -5,7 +5,7 @@ import path from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { systemClock } from "../platform/clock.ts";
 import { startApiServer, type TestApiServer } from "../testing/apiserver.ts";
-import { LeaseClient, type LeaseNews } from "./leaseclient.ts";
+import { type LeaseClient, type LeaseNews, openLeaseClient } from "./leaseclient.ts";
 
 const NAMESPACE = "billing";
 let api: TestApiServer;
@@ -64,7 +64,7 @@ afterAll(async () => {
 });
 
 function clientFor(name: string): LeaseClient {
-  const client = new LeaseClient({
+  const client = openLeaseClient({
     baseUrl: api.url,
     tokenPath: path.join(directory, "token"),
     caPath: path.join(directory, "ca.crt"),

@@ -4,7 +4,7 @@ import path from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { systemClock } from "../platform/clock.ts";
 import { type FaultyServer, type Handler, json, startFaultyServer } from "../testing/faultyserver.ts";
-import { LeaseClient, type LeaseNews } from "./leaseclient.ts";
+import { type LeaseClient, type LeaseNews, openLeaseClient } from "./leaseclient.ts";
 
 let directory: string;
 let server: FaultyServer;
@@ -25,7 +25,7 @@ afterEach(async () => {
 
 async function serve(handler: Handler): Promise<void> {
   server = await startFaultyServer(handler);
-  client = new LeaseClient({
+  client = openLeaseClient({
     baseUrl: server.url,
     tokenPath: path.join(directory, "token"),
     caPath: path.join(directory, "ca.crt"),

@@ -9,15 +9,27 @@ import type { RawLease } from "../lease/record.ts";
 import type { Clock } from "../platform/clock.ts";
 import { type HttpClient, HttpError, type HttpRequest, httpClient } from "../platform/http.ts";
 
-export interface LeaseClientOptions {
+export interface LeaseName {
+  readonly namespace: string;
+  readonly name: string;
+}
+
+export interface LeaseClientOptions extends LeaseName {
   /** `https://host:port` of the API server. */
-  baseUrl: string;
+  readonly baseUrl: string;
   /** Files of the projected service account volume, read anew for each request. */
-  tokenPath: string;
-  caPath: string;
-  namespace: string;
-  name: string;
-  clock: Clock;
+  readonly tokenPath: string;
+  readonly caPath: string;
+  readonly clock: Clock;
+}
+
+/** As the pod's account. */
+export function openLeaseClient({ baseUrl, tokenPath, caPath, clock, ...lease }: LeaseClientOptions): LeaseClient {
+  const credentials = async () => {
+    const [token, ca] = await Promise.all([readFile(tokenPath, "utf8"), readFile(caPath, "utf8")]);
+    return { headers: { authorization: `Bearer ${token.trim()}` }, tls: { ca } };
+  };
+  return new LeaseClient(httpClient({ baseUrl, clock, credentials }), lease);
 }
 
 export type LeaseAnswer =
@@ -50,19 +62,11 @@ export class LeaseClient {
   readonly #path: string;
   readonly #name: string;
 
-  constructor(options: LeaseClientOptions) {
-    const { baseUrl, tokenPath, caPath, namespace, name, clock } = options;
+  constructor(client: HttpClient, { namespace, name }: LeaseName) {
+    this.#client = client;
     this.#name = name;
     this.#collection = `/apis/coordination.k8s.io/v1/namespaces/${encodeURIComponent(namespace)}/leases`;
     this.#path = `${this.#collection}/${encodeURIComponent(name)}`;
-    this.#client = httpClient({
-      baseUrl,
-      clock,
-      credentials: async () => {
-        const [token, ca] = await Promise.all([readFile(tokenPath, "utf8"), readFile(caPath, "utf8")]);
-        return { headers: { authorization: `Bearer ${token.trim()}` }, tls: { ca } };
-      },
-    });
   }
 
   get(timeoutMs: number): Promise<LeaseAnswer> {

@@ -5,6 +5,7 @@
  * INV-4: nothing of a database reaches the application before this has succeeded in all of them.
  */
 import { type Raised, raise, readFence } from "../fence/client.ts";
+import type { Connect } from "../fence/connection.ts";
 import type { DatabaseAddress, FenceIdentity } from "../fence/database.ts";
 import { FenceError, toFenceError } from "../fence/errors.ts";
 import type { RaisedFence, RaiseFailure } from "../lease/report.ts";
@@ -12,8 +13,15 @@ import type { SidecarConfig, SidecarDatabase } from "../lease/sidecarconfig.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
 import { jitter, type Random } from "../platform/random.ts";
-import { readCredentials } from "./credentials.ts";
-import { probeSession } from "./wire/probe.ts";
+import type { readCredentials } from "./credentials.ts";
+import type { probeSession } from "./wire/probe.ts";
+
+/** What a raise needs of the outside. */
+export interface DatabaseAccess {
+  readonly credentials: typeof readCredentials;
+  readonly connect: Connect;
+  readonly probe: typeof probeSession;
+}
 
 export interface RaiserParts {
   readonly config: SidecarConfig;
@@ -25,6 +33,7 @@ export interface RaiserParts {
   readonly log: Logger;
   /** The report has changed. */
   readonly changed: () => void;
+  readonly databases: DatabaseAccess;
 }
 
 export interface RaisedDatabase {
@@ -102,8 +111,8 @@ export class Raiser {
   }
 
   async #attempt(database: SidecarDatabase, signal: AbortSignal): Promise<RaisedDatabase | RaiseFailure> {
-    const { config, identity, nonce, clock, random } = this.#parts;
-    const credentials = readCredentials(database.dir);
+    const { config, identity, nonce, clock, random, databases } = this.#parts;
+    const credentials = databases.credentials(database.dir);
     if (!credentials.ok) {
       const message = `Secret "${database.secretName}" in namespace "${config.namespace}" gives no address: ${credentials.problem}.`;
       const hint = `Create it: kubectl create secret generic -n ${config.namespace} ${database.secretName} --from-literal=uri=postgres://… ; it is read again by itself.`;
@@ -117,8 +126,9 @@ export class Raiser {
         issuer: config.issuer,
         clock,
         signal,
+        connect: databases.connect,
       });
-      const refused = await probeSession(address, raised, identity, { clock, random, signal });
+      const refused = await databases.probe(address, raised, identity, { clock, random, signal });
       if (refused) return { database: database.name, ...refused, final: false, floor: null };
       return { database, address, raised };
     } catch (error) {
@@ -137,9 +147,9 @@ export class Raiser {
 
   /** What the database has accepted already: the next generation must be above it (INV-8). */
   async #floor(address: DatabaseAddress): Promise<number | null> {
-    const { identity, clock, log } = this.#parts;
+    const { identity, clock, log, databases } = this.#parts;
     try {
-      return (await readFence(address, identity.fenceName, { clock }))?.generation ?? null;
+      return (await readFence(address, identity.fenceName, { clock, connect: databases.connect }))?.generation ?? null;
     } catch (error) {
       log.warn("the fence row could not be read", { error: error instanceof FenceError ? error.message : error });
       return null;

@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import pg from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { withConnection } from "../fence/connection.ts";
 import { type RawLease, readLease } from "../lease/record.ts";
 import { parseReport, type Report } from "../lease/report.ts";
 import { systemClock } from "../platform/clock.ts";
@@ -14,7 +15,11 @@ import { type Fenced, startFenced, told } from "../testing/fenced.ts";
 import { ModelledLease } from "../testing/modelledlease.ts";
 import { freePort } from "../testing/postgres.ts";
 import { until } from "../testing/until.ts";
+import { readCredentials } from "./credentials.ts";
+import { startSidecarServer } from "./http.ts";
 import { Sidecar } from "./sidecar.ts";
+import { probeSession } from "./wire/probe.ts";
+import { startWire } from "./wire/thread.ts";
 
 const TIMING = { durationMs: 3_000, renewIntervalMs: 300, requestTimeoutMs: 300, marginMs: 500 };
 
@@ -86,7 +91,10 @@ async function aSidecar(
     clock: systemClock,
     random: systemRandom,
     log: silentLogger,
-    lastWordsPath,
+    databases: { credentials: readCredentials, connect: withConnection, probe: probeSession },
+    startWire,
+    startServer: startSidecarServer,
+    leaveLastWords: (words) => writeFileSync(lastWordsPath, JSON.stringify(words)),
   });
   const stop = new AbortController();
   const running = sidecar.run(stop.signal);

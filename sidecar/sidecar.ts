@@ -5,7 +5,6 @@
  * (INV-4); a loss is final for this pod (INV-7). The process never exits while it waits or after a loss: the kubelet
  * would start it again, and the application could not read why it is refused.
  */
-import { writeFileSync } from "node:fs";
 import type { FenceIdentity } from "../fence/database.ts";
 import { Permit } from "../lease/permit.ts";
 import type { Grant } from "../lease/record.ts";
@@ -16,9 +15,9 @@ import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
 import type { Random } from "../platform/random.ts";
 import { Holder, type LeaseApi } from "./holder.ts";
-import { startSidecarServer } from "./http.ts";
-import { type RaisedDatabase, Raiser } from "./raiser.ts";
-import { startWire, type Wire } from "./wire/thread.ts";
+import type { startSidecarServer } from "./http.ts";
+import { type DatabaseAccess, type RaisedDatabase, Raiser } from "./raiser.ts";
+import type { startWire, Wire } from "./wire/thread.ts";
 
 export interface SidecarParts {
   readonly config: SidecarConfig;
@@ -27,8 +26,11 @@ export interface SidecarParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly log: Logger;
-  /** Where the container's termination message goes. */
-  readonly lastWordsPath: string;
+  readonly databases: DatabaseAccess;
+  readonly startWire: typeof startWire;
+  readonly startServer: typeof startSidecarServer;
+  /** Leaves the container's termination message; may throw. */
+  readonly leaveLastWords: (words: LastWords) => void;
 }
 
 const NONCE_BYTES = 16;
@@ -65,8 +67,8 @@ export class Sidecar {
 
   /** Runs until `signal` aborts, which the kubelet does after the application has ended. */
   async run(signal: AbortSignal): Promise<void> {
-    const { config, log } = this.#parts;
-    const server = await startSidecarServer(config.httpPort, () => ({
+    const { config, log, startServer } = this.#parts;
+    const server = await startServer(config.httpPort, () => ({
       started: this.#started,
       state: this.#state,
       generation: this.#grant?.generation ?? null,
@@ -105,7 +107,7 @@ export class Sidecar {
   }
 
   async #open(grant: Grant, signal: AbortSignal): Promise<void> {
-    const { config, pod, clock, random, log } = this.#parts;
+    const { config, pod, clock, random, log, databases } = this.#parts;
     const identity: FenceIdentity = {
       fenceName: config.fenceName,
       generation: grant.generation,
@@ -114,7 +116,7 @@ export class Sidecar {
     };
     const nonce = random.bytes(NONCE_BYTES).toString("hex");
     const changed = (): void => this.#holder.renewSoon();
-    this.#raiser = new Raiser({ config, identity, nonce, clock, random, log, changed });
+    this.#raiser = new Raiser({ config, identity, nonce, clock, random, log, changed, databases });
     const raised = await this.#raiser.raiseAll(signal);
     if (!raised) {
       this.#state = "a database refused this generation for good; the pod is replaced";
@@ -134,7 +136,7 @@ export class Sidecar {
     for (;;) {
       signal.throwIfAborted();
       try {
-        const wire = await startWire({
+        const wire = await this.#parts.startWire({
           listen: { host: "127.0.0.1", port: database.port },
           ...(database.socketDir && {
             alsoListen: [{ host: database.socketDir, port: database.port, socketMode: SHARED_SOCKET_MODE }],
@@ -179,7 +181,7 @@ export class Sidecar {
     if (!this.#grant) return;
     const words: LastWords = { generation: this.#grant.generation, rejectedWrites: this.#rejectedWrites() };
     try {
-      writeFileSync(this.#parts.lastWordsPath, JSON.stringify(words));
+      this.#parts.leaveLastWords(words);
     } catch (error) {
       this.#parts.log.warn("the termination message could not be written; refused writes are not counted", { error });
     }

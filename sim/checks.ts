@@ -1,0 +1,181 @@
+/**
+ * The invariants, asserted where something takes effect: at each write of the API server, each commit of the database,
+ * each message of an application.
+ */
+import { type FencedJobStatus, readStatus } from "../controller/api/status.ts";
+import type { Permit } from "../lease/permit.ts";
+import { type LeaseRecord, type RawLease, readLease } from "../lease/record.ts";
+import { parseReport } from "../lease/report.ts";
+import type { Stored } from "./apiserver.ts";
+import type { Commit } from "./database.ts";
+import type { PodRuntime } from "./kubelet.ts";
+import type { Process } from "./process.ts";
+import type { World } from "./world.ts";
+
+export class Violation extends Error {
+  override name = "Violation";
+}
+
+/** Without a cut towards the database for so long, whoever blocks a raise is somebody whom it could end. */
+const UNDISTURBED_MS = 20_000;
+
+export class Checks {
+  /** Pods whose application ended well. */
+  readonly succeeded = new Set<string>();
+  /** Work that was committed, in all histories. */
+  committed = 0;
+  raises = 0;
+  readonly #world: World;
+  /** The generation that may commit, in the present history; none before its first raise. */
+  #latest = 0;
+  readonly #raisedBy = new Map<string, number>();
+  readonly #raised = new Map<number, string>();
+  readonly #holderOf = new Map<number, string>();
+  readonly #generationOf = new Map<string, number>();
+  readonly #permits = new Map<string, { permit: Permit; process: Process }>();
+  #leaseGeneration = 0;
+
+  constructor(world: World) {
+    this.#world = world;
+  }
+
+  // ---- the database ----
+
+  commit(commit: Commit): void {
+    const { generation } = commit;
+    if (commit.kind === "work") {
+      this.committed++;
+      if (generation !== this.#latest) {
+        violated(`INV-3: work of generation ${generation} committed behind the raise of ${this.#latest}`);
+      }
+      return;
+    }
+    this.raises++;
+    const { holder } = commit;
+    if (generation <= this.#latest) violated(`INV-1: the fence went from ${this.#latest} to ${generation}`);
+    if ((this.#raised.get(generation) ?? holder) !== holder) {
+      violated(`INV-8: generation ${generation} was accepted for two holders`);
+    }
+    if (this.#raisedBy.has(holder))
+      violated(`INV-7: ${holder} raised ${this.#raisedBy.get(holder)} before ${generation}`);
+    this.#raisedBy.set(holder, generation);
+    this.#raised.set(generation, holder);
+    this.#latest = generation;
+  }
+
+  /** The database has another history, in which nothing was raised yet: what it says of generations is the old one's. */
+  restored(): void {
+    this.#latest = 0;
+    this.#raised.clear();
+    this.#raisedBy.clear();
+  }
+
+  // ---- the wire ----
+
+  wireOpens(runtime: PodRuntime, generation: number, permit: Permit): void {
+    if (this.#raisedBy.get(runtime.uid) !== generation && !this.#world.wasRestored) {
+      violated(`INV-4: ${runtime.name} serves generation ${generation}, which it has not raised`);
+    }
+    const { process } = runtime;
+    const known = this.#permits.get(runtime.uid);
+    if (known && known.process !== process) violated(`INV-7: ${runtime.name} serves in a second life of its sidecar`);
+    this.#permits.set(runtime.uid, { permit, process });
+  }
+
+  protectedMessage(runtime: PodRuntime, generation: number): void {
+    if (runtime.process.paused) violated(`${runtime.name} works in its sleep`);
+    if (!this.#world.wasRestored && this.#raisedBy.get(runtime.uid) !== generation) {
+      violated(`INV-4: ${runtime.name} works under generation ${generation}, which it has not raised`);
+    }
+  }
+
+  // ---- the API server ----
+
+  write(plural: string, before: Stored | undefined, after: Stored | undefined): void {
+    if (plural === "fencedjobs" && before && after) this.#status(readStatus(before.status), readStatus(after.status));
+    if (plural === "leases" && after) {
+      this.#lease(before ? readLease(before as RawLease) : null, readLease(after as RawLease));
+    }
+    if (plural === "pods" && before && after) this.#podDeleted(before, after);
+  }
+
+  /** etcd is what it was: numbers that it had given out are given out again, and must be refused by the database. */
+  etcdRestored(): void {
+    this.#holderOf.clear();
+    this.#generationOf.clear();
+    this.#leaseGeneration = 0;
+  }
+
+  #status(before: FencedJobStatus, after: FencedJobStatus): void {
+    const { owner } = after;
+    if (owner?.uid !== before.owner?.uid) {
+      this.#world.tell(
+        `owner ${before.owner?.pod ?? "none"} -> ${owner?.pod ?? "none"}, generation ${after.generation} ${after.history[0]?.reason ?? ""}`,
+      );
+    }
+    if (after.generation < before.generation) violated("INV-8: the generation in status went back");
+    if (after.attempt < before.attempt) violated("an attempt was taken back");
+    if (owner && owner.uid !== before.owner?.uid) {
+      if ((this.#holderOf.get(owner.generation) ?? owner.uid) !== owner.uid) {
+        violated(`INV-2: generation ${owner.generation} has two holders`);
+      }
+      if (this.#generationOf.has(owner.uid)) violated(`INV-7: ${owner.pod} was granted twice`);
+      if (owner.generation !== after.generation) violated("INV-8: the grant is not the reserved generation");
+      this.#holderOf.set(owner.generation, owner.uid);
+      this.#generationOf.set(owner.uid, owner.generation);
+    }
+    if (isComplete(after) && !isComplete(before) && !this.succeeded.has(before.owner?.uid ?? "")) {
+      violated("INV-9: completed by one that is not the owner in force, or has not succeeded");
+    }
+  }
+
+  #lease(before: LeaseRecord | null, after: LeaseRecord): void {
+    const { holder, generation } = after;
+    if (before?.holder === holder && before.generation === generation) return this.#report(after);
+    if (holder === null) {
+      if (before && before.generation !== generation) violated("INV-6: a release changed the generation");
+      return;
+    }
+    this.#world.tell(`lease -> ${after.holderPod} ${generation}`);
+    if (this.#holderOf.get(generation ?? 0) !== holder) violated("INV-8: the Lease names what was not reserved");
+    if ((generation ?? 0) < this.#leaseGeneration) violated("the Lease went back");
+    this.#leaseGeneration = generation ?? 0;
+    if (before?.holder) this.#claimed(before);
+  }
+
+  /** INV-5: whoever lost the Lease for standing unchanged must not believe in his permit any more. */
+  #claimed({ holder, generation, report }: LeaseRecord): void {
+    const known = this.#permits.get(holder ?? "");
+    const pod = this.#world.apiServer.list("pods").find(({ metadata }) => metadata.uid === holder);
+    const ended = !pod || pod.status.phase === "Succeeded" || pod.status.phase === "Failed";
+    const refused = parseReport(report)?.failures.some(({ final }) => final);
+    if (!known || ended || refused || this.#world.clocksLie) return;
+    const { permit, process } = known;
+    if (process.alive && permit.state(process.clock.monoMs()) === "valid") {
+      violated(`INV-5: the Lease of generation ${generation} was claimed while its permit was valid`);
+    }
+  }
+
+  #report({ report }: LeaseRecord): void {
+    const failure = parseReport(report)?.failures.find(({ code }) => code === "LF004");
+    if (failure && this.#world.undisturbedMs("ledger") > UNDISTURBED_MS) {
+      violated(`INV-13: a raise was blocked by clients: ${failure.message}`);
+    }
+  }
+
+  #podDeleted(before: Stored, after: Stored): void {
+    if (before.metadata.deletionTimestamp || !after.metadata.deletionTimestamp) return;
+    const job = this.#world.apiServer.get("fencedjobs", this.#world.config.job);
+    const { owner } = readStatus(job?.status);
+    if (owner?.uid === after.metadata.uid && !job?.spec.suspend && !this.#world.deletes.has(after.metadata.uid)) {
+      violated(`the owner in force, ${owner?.pod}, was deleted`);
+    }
+  }
+}
+
+function violated(what: string): never {
+  throw new Violation(what);
+}
+
+const isComplete = ({ conditions }: FencedJobStatus): boolean =>
+  conditions.some(({ type, status }) => type === "Complete" && status === "True");

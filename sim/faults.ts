@@ -1,0 +1,78 @@
+/** What goes wrong in a history: drawn from its seed, and a list, so that a failing history can be made smaller. */
+import type { Random } from "../platform/random.ts";
+
+export type FaultKind =
+  | "freezePod"
+  | "suspendMachine"
+  | "crashSidecar"
+  | "failApplication"
+  | "deletePod"
+  | "loseNode"
+  | "cutPodFromApi"
+  | "cutPodFromDatabase"
+  | "cutController"
+  | "cutApi"
+  | "slowNetwork"
+  | "crashController"
+  | "freezeController"
+  | "crashDatabase"
+  | "restoreDatabase"
+  | "promoteReplica"
+  | "restoreEtcd"
+  | "compactEtcd"
+  | "setWall";
+
+export interface Fault {
+  readonly atMs: number;
+  readonly kind: FaultKind;
+  /** 0 … 1: which pod or controller, of those that there are. */
+  readonly which: number;
+  readonly lastsMs: number;
+}
+
+/** With how often each is drawn. */
+const WEIGHTS: Readonly<Record<FaultKind, number>> = {
+  freezePod: 6,
+  suspendMachine: 1,
+  crashSidecar: 3,
+  failApplication: 3,
+  deletePod: 3,
+  loseNode: 2,
+  cutPodFromApi: 5,
+  cutPodFromDatabase: 4,
+  cutController: 3,
+  cutApi: 1,
+  slowNetwork: 2,
+  crashController: 4,
+  freezeController: 4,
+  crashDatabase: 2,
+  restoreDatabase: 1,
+  promoteReplica: 1,
+  restoreEtcd: 1,
+  compactEtcd: 2,
+  setWall: 2,
+};
+const KINDS = Object.keys(WEIGHTS) as FaultKind[];
+const TOTAL = Object.values(WEIGHTS).reduce((a, b) => a + b);
+const FAULTS_MAX = 14;
+const LASTS_MS_MAX = 40_000;
+
+export function drawFaults(random: Random, untilMs: number): Fault[] {
+  const count = Math.floor(random.unit() * (FAULTS_MAX + 1));
+  const faults = Array.from({ length: count }, () => ({
+    atMs: random.unit() * untilMs,
+    kind: drawKind(random),
+    which: random.unit(),
+    lastsMs: random.unit() ** 2 * LASTS_MS_MAX,
+  }));
+  return faults.sort((a, b) => a.atMs - b.atMs);
+}
+
+function drawKind(random: Random): FaultKind {
+  let left = random.unit() * TOTAL;
+  for (const kind of KINDS) {
+    left -= WEIGHTS[kind];
+    if (left < 0) return kind;
+  }
+  return "freezePod";
+}

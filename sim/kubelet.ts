@@ -1,0 +1,251 @@
+/**
+ * Kubelets: each pod of the API server becomes a process with the real `Sidecar` in it and an application behind that,
+ * started by the startup probe, ended in the order that Kubernetes has for native sidecars.
+ */
+import { SIDECAR_NAME } from "../controller/snapshot.ts";
+import type { LastWords } from "../lease/report.ts";
+import type { SidecarConfig } from "../lease/sidecarconfig.ts";
+import type { SidecarState } from "../sidecar/http.ts";
+import { LeaseClient } from "../sidecar/leaseclient.ts";
+import { Sidecar } from "../sidecar/sidecar.ts";
+import type { Stored } from "./apiserver.ts";
+import { kubeClient } from "./kubeclient.ts";
+import { Process, streamOf } from "./process.ts";
+import { connectTo } from "./sqlclient.ts";
+import { ModelledWire } from "./wire.ts";
+import type { World } from "./world.ts";
+
+const PROBE_MS = 1_000;
+const LOOK_MS = 250;
+const START_MS_MAX = 1_500;
+const GRACE_MS = 30_000;
+/** What an application that was asked to end takes. */
+const FAREWELL_MS_MAX = 3_000;
+const RESTART_MS = 2_000;
+const DRIFT_MAX = 0.0005;
+const WALL_OFFSET_MS_MAX = 2_000;
+
+type Application = "no" | "running" | "succeeded" | "failed";
+
+export class PodRuntime {
+  readonly name: string;
+  readonly uid: string;
+  process: Process;
+  application: Application = "no";
+  /** The node is cut off or dead: nothing of the pod is told any more. */
+  silent = false;
+  readonly wires: ModelledWire[] = [];
+  #world: World;
+  #state: () => SidecarState = () => ({ started: false, state: "", generation: null, rejectedWrites: 0 });
+  #stop = new AbortController();
+  #sidecar: "starting" | "running" | "crashed" | "ended" = "starting";
+  #lives = 0;
+  #lastWords: LastWords | null = null;
+  #workMs: number;
+  #workedSinceMs = 0;
+  #endingSinceMs: number | null = null;
+  #over = false;
+
+  constructor(world: World, pod: Stored) {
+    this.#world = world;
+    this.name = pod.metadata.name;
+    this.uid = pod.metadata.uid;
+    const random = streamOf(world.seed, `pod ${this.name}`);
+    this.#workMs = world.workMs(random);
+    this.process = this.#newProcess();
+    const { scheduler } = world;
+    scheduler.at(scheduler.nowMs + random.unit() * START_MS_MAX, () => this.#start());
+    this.#tick();
+  }
+
+  get over(): boolean {
+    return this.#over;
+  }
+
+  /** The kubelet has forgotten it. */
+  get gone(): boolean {
+    return !this.silent;
+  }
+
+  /** The sidecar's process ends without a word, and is started again in place. */
+  crashSidecar(): void {
+    if (this.#sidecar !== "running") return;
+    this.process.kill();
+    this.wires.length = 0;
+    this.#sidecar = "crashed";
+    const { scheduler } = this.#world;
+    scheduler.at(scheduler.nowMs + RESTART_MS, () => {
+      if (this.#over || this.#sidecar !== "crashed") return;
+      this.process = this.#newProcess();
+      this.#start();
+    });
+  }
+
+  /** Out of memory, or a bug: the application has failed. */
+  failApplication(): void {
+    if (this.application === "running") this.application = "failed";
+  }
+
+  /** Everything of it stops for good: the machine is gone. */
+  die(): void {
+    this.process.kill();
+    this.silent = true;
+    this.#over = true;
+  }
+
+  #newProcess(): Process {
+    const { scheduler, seed } = this.#world;
+    const name = `${this.name}.${this.#lives++}`;
+    const random = streamOf(seed, `machine ${name}`);
+    return new Process({
+      scheduler,
+      seed,
+      name,
+      drift: (2 * random.unit() - 1) * DRIFT_MAX,
+      wallOffsetMs: (2 * random.unit() - 1) * WALL_OFFSET_MS_MAX,
+    });
+  }
+
+  #start(): void {
+    if (this.#over) return;
+    const { process } = this;
+    const { apiServer, network, database, config } = this.#world;
+    this.#sidecar = "running";
+    this.#stop = new AbortController();
+    const sidecarConfig: SidecarConfig = config;
+    const sidecar = new Sidecar({
+      config: sidecarConfig,
+      pod: { name: this.name, uid: this.uid },
+      api: new LeaseClient(kubeClient(process, apiServer, network), { namespace: "n", name: config.job }),
+      clock: process.clock,
+      random: process.random,
+      log: this.#world.loggerOf(process),
+      databases: {
+        credentials: () => ({
+          ok: true,
+          address: { host: "ledger", port: 5432, database: "ledger", user: "app", sslmode: "disable" },
+        }),
+        connect: connectTo(process, "ledger", network, database),
+        probe: () => Promise.resolve(null),
+      },
+      startWire: (options) => {
+        const wire = new ModelledWire(options, {
+          process,
+          place: "ledger",
+          network,
+          database,
+          onMessage: (generation) => this.#world.checks.protectedMessage(this, generation),
+        });
+        this.wires.push(wire);
+        this.#world.checks.wireOpens(this, options.identity.generation, options.permit);
+        if (this.application === "running") wire.open();
+        return Promise.resolve(wire);
+      },
+      startServer: (_port, state) => {
+        this.#state = state;
+        return Promise.resolve({ stop: () => Promise.resolve() });
+      },
+      leaveLastWords: (words) => {
+        this.#lastWords = words;
+      },
+    });
+    void sidecar.run(this.#stop.signal).then(
+      () => {
+        if (process === this.process && process.alive) this.#sidecar = "ended";
+      },
+      (error: unknown) => this.#world.broke(`${this.name}: the sidecar threw`, error),
+    );
+    const { scheduler } = this.#world;
+    const probe = (): void => {
+      if (this.#over || process !== this.process || !process.alive) return;
+      if (!process.paused && this.#state().started && this.application === "no") {
+        this.application = "running";
+        this.#workedSinceMs = scheduler.nowMs;
+        for (const wire of this.wires) wire.open();
+      }
+      scheduler.at(scheduler.nowMs + PROBE_MS, probe);
+    };
+    scheduler.at(scheduler.nowMs + PROBE_MS, probe);
+  }
+
+  /** What the kubelet looks at, again and again. */
+  #tick(): void {
+    const { scheduler } = this.#world;
+    if (this.#over) return;
+    this.#look();
+    if (!this.#over) scheduler.at(scheduler.nowMs + LOOK_MS, () => this.#tick());
+  }
+
+  #look(): void {
+    if (this.silent) return;
+    const { scheduler, apiServer } = this.#world;
+    const pod = apiServer.get("pods", this.name);
+    // Taken away by force, or the etcd was restored to a time before it: kubelets end what they do not find.
+    if (pod?.metadata.uid !== this.uid) {
+      this.process.kill();
+      this.#over = true;
+      return;
+    }
+    const worked = scheduler.nowMs - this.#workedSinceMs;
+    if (this.application === "running" && !this.process.paused && worked > this.#workMs) {
+      this.application = "succeeded";
+    }
+    const leaves = pod.metadata.deletionTimestamp !== undefined;
+    if (leaves && this.#endingSinceMs === null) this.#endingSinceMs = scheduler.nowMs;
+    const endingMs = this.#endingSinceMs === null ? 0 : scheduler.nowMs - this.#endingSinceMs;
+    if (leaves && this.application === "running" && endingMs > FAREWELL_MS_MAX) this.application = "failed";
+    const done =
+      this.application === "succeeded" || this.application === "failed" || (leaves && this.application === "no");
+    if (done) this.#endSidecar(leaves, endingMs);
+    this.#tell(pod);
+  }
+
+  #endSidecar(leaves: boolean, endingMs: number): void {
+    const { scheduler, apiServer } = this.#world;
+    if (this.#endingSinceMs === null) this.#endingSinceMs = scheduler.nowMs;
+    if (!this.#stop.signal.aborted) this.#stop.abort(new Error("SIGTERM"));
+    if (this.#sidecar !== "ended" && this.#sidecar !== "crashed" && endingMs < GRACE_MS) return;
+    this.process.kill();
+    this.#sidecar = "ended";
+    if (!leaves) return;
+    this.#over = true;
+    apiServer.remove("pods", this.name);
+  }
+
+  #tell(pod: Stored): void {
+    if (this.#over) return;
+    const finished = this.#sidecar === "ended" && (this.application === "succeeded" || this.application === "failed");
+    const phase = finished
+      ? this.application === "succeeded"
+        ? "Succeeded"
+        : "Failed"
+      : this.#sidecar === "starting"
+        ? "Pending"
+        : "Running";
+    const words = this.#lastWords ? JSON.stringify(this.#lastWords) : undefined;
+    const terminated = { terminated: { exitCode: 0, ...(words && { message: words }) } };
+    const sidecarState = {
+      starting: { waiting: {} },
+      running: { running: {} },
+      crashed: terminated,
+      ended: terminated,
+    };
+    const exitCode = this.application === "failed" ? 1 : 0;
+    const ended = this.application === "succeeded" || this.application === "failed";
+    const containerStatuses =
+      this.application === "no" ? [] : [{ name: "app", state: ended ? { terminated: { exitCode } } : { running: {} } }];
+    const status = {
+      phase,
+      initContainerStatuses: [{ name: SIDECAR_NAME, state: sidecarState[this.#sidecar] }],
+      containerStatuses,
+    };
+    if (JSON.stringify(status) === JSON.stringify(pod.status)) return;
+    apiServerPut(this.#world, pod, status);
+    if (phase === "Succeeded") this.#world.checks.succeeded.add(this.uid);
+    if (finished) this.#over = true;
+  }
+}
+
+function apiServerPut({ apiServer }: World, pod: Stored, status: object): void {
+  apiServer.put("pods", { ...pod, status });
+}

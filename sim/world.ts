@@ -1,0 +1,297 @@
+/**
+ * One simulated world: an API server, a database, two controllers, kubelets and the pods of one job, a network between
+ * them, and the faults of one history. Real: everything of controller/, the sidecar but for its wire, and the fence's client.
+ */
+import { readStatus } from "../controller/api/status.ts";
+import { type Loops, startLoops } from "../controller/controller.ts";
+import type { SidecarConfig } from "../lease/sidecarconfig.ts";
+import type { Fields, Logger } from "../platform/log.ts";
+import type { Random } from "../platform/random.ts";
+import { ApiServer, type Snapshot } from "./apiserver.ts";
+import { Checks, Violation } from "./checks.ts";
+import { Database } from "./database.ts";
+import type { Fault } from "./faults.ts";
+import { API, kubeClient } from "./kubeclient.ts";
+import { PodRuntime } from "./kubelet.ts";
+import { Network } from "./network.ts";
+import { Process, streamOf } from "./process.ts";
+import { Scheduler } from "./scheduler.ts";
+
+export const DATABASE = "ledger";
+const CONTROLLERS = 2;
+const RESTART_MS = 3_000;
+const LOOK_MS = 200;
+const SNAPSHOT_MS = 20_000;
+const WORK_MS_MIN = 5_000;
+const WORK_MS_MAX = 110_000;
+/** Behind the end of the job: what comes late. */
+const AFTERMATH_MS = 15_000;
+/** Of a lost node: its pods are taken away. */
+const EVICTED_MS = 30_000;
+const STORY_MAX = 400;
+/** Nothing goes wrong any more; the job must end within this. */
+const CALM_MS_MAX = 600_000;
+const TIMING = { durationMs: 10_000, renewIntervalMs: 3_000, requestTimeoutMs: 2_000, marginMs: 1_000 };
+
+export class World {
+  readonly seed: number;
+  readonly scheduler = new Scheduler();
+  readonly apiServer = new ApiServer(this.scheduler);
+  readonly network: Network;
+  readonly database = new Database(this.scheduler);
+  readonly checks = new Checks(this);
+  readonly pods = new Map<string, PodRuntime>();
+  readonly config: SidecarConfig = {
+    namespace: "n",
+    job: "run",
+    fenceName: "n/run",
+    issuer: "cluster-1",
+    timing: TIMING,
+    drainMs: 2_000,
+    databases: [{ name: DATABASE, port: 5432, secretName: "s", dir: "" }],
+    tokenDir: "",
+    httpPort: 0,
+  };
+  /** A machine was suspended with its clock: time that passed does not show there. */
+  clocksLie = false;
+  wasRestored = false;
+  /** Pods that somebody has deleted. */
+  readonly deletes = new Set<string>();
+  readonly story: string[] = [];
+  failure: unknown;
+  readonly #traced: boolean;
+  readonly #controllers: { process: Process; loops: Promise<Loops> }[] = [];
+  readonly #snapshots: { etcd: Snapshot; database: ReturnType<Database["snapshot"]> }[] = [];
+  readonly #disturbedMs = new Map<string, number>();
+  #lives = 0;
+  #histories = 1;
+
+  constructor(seed: number, { traced = false } = {}) {
+    this.seed = seed;
+    this.#traced = traced;
+    this.network = new Network(this.scheduler, seed);
+    this.apiServer.onWrite = (plural, before, after) => this.#guarded(() => this.checks.write(plural, before, after));
+    this.database.onCommit = (commit) => this.#guarded(() => this.checks.commit(commit));
+  }
+
+  tell(text: string): void {
+    this.story.push(`${(this.scheduler.nowMs / 1000).toFixed(3)} ${text}`);
+    if (this.story.length > STORY_MAX) this.story.shift();
+  }
+
+  /** How long a pod's application works. */
+  workMs(random: Random): number {
+    return WORK_MS_MIN + random.unit() * (WORK_MS_MAX - WORK_MS_MIN);
+  }
+
+  broke(what: string, error: unknown): void {
+    this.failure ??= new Violation(`${what}: ${error instanceof Error ? error.stack : error}`);
+  }
+
+  /** For how long nothing has disturbed the way to a place. */
+  undisturbedMs(place: string): number {
+    return this.scheduler.nowMs - (this.#disturbedMs.get(place) ?? Number.NEGATIVE_INFINITY);
+  }
+
+  loggerOf(process: Process): Logger {
+    const say = (level: string) => (message: string, fields?: Fields) => {
+      if (this.#traced) this.tell(`${process.name} ${level}: ${message} ${JSON.stringify(fields ?? {})}`);
+    };
+    const log: Logger = { info: say("info"), warn: say("warn"), error: say("error"), with: () => log };
+    return log;
+  }
+
+  /** Plays the history. Rejects with the first invariant that breaks. */
+  async play(faults: readonly Fault[], untilMs: number): Promise<void> {
+    this.apiServer.put("fencedjobs", {
+      apiVersion: "fencedjob.dev/v1alpha1",
+      kind: "FencedJob",
+      metadata: { name: this.config.job, generation: 1 },
+      spec: {
+        databases: [{ name: DATABASE, secretName: "s" }],
+        backoffLimit: 1_000,
+        standbys: { count: this.seed % 3 === 0 ? 1 : 0 },
+        template: { spec: { restartPolicy: "Never", containers: [{ name: "app", image: "x" }] } },
+      },
+    });
+    for (let i = 0; i < CONTROLLERS; i++) this.#startController(i);
+    this.#kubelets();
+    this.#takeSnapshots();
+    for (const fault of faults) this.scheduler.at(fault.atMs, () => this.#befall(fault));
+    for (let endMs = 0; endMs < untilMs && !this.#completed(); ) await this.#run((endMs += 1_000));
+    this.network.heal();
+    this.tell("calm");
+    for (let endMs = untilMs; !this.#completed(); ) {
+      endMs += 1_000;
+      if (endMs > untilMs + CALM_MS_MAX) {
+        const { summary, conditions } = readStatus(this.apiServer.get("fencedjobs", this.config.job)?.status);
+        throw new Violation(`INV-11: the job does not end: ${summary} ${JSON.stringify(conditions)}`);
+      }
+      await this.#run(endMs);
+    }
+    await this.#run(this.scheduler.nowMs + AFTERMATH_MS);
+  }
+
+  #completed(): boolean {
+    return readStatus(this.apiServer.get("fencedjobs", this.config.job)?.status).completionTime !== undefined;
+  }
+
+  #run(untilMs: number): Promise<void> {
+    return this.scheduler.run(untilMs, () => {
+      if (this.failure) throw this.failure;
+    });
+  }
+
+  /** What breaks an invariant ends the history, whoever might swallow the error. */
+  #guarded(check: () => void): void {
+    try {
+      check();
+    } catch (error) {
+      this.failure ??= error;
+    }
+  }
+
+  #startController(index: number): void {
+    const name = `controller-${index}.${this.#lives++}`;
+    const random = streamOf(this.seed, `machine ${name}`);
+    const { scheduler, seed } = this;
+    const drift = (2 * random.unit() - 1) * 0.0005;
+    const process = new Process({ scheduler, seed, name, drift, wallOffsetMs: (2 * random.unit() - 1) * 2_000 });
+    const loops = startLoops(kubeClient(process, this.apiServer, this.network), {
+      sidecar: { image: "x", imagePullPolicy: "Always", resources: {} },
+      workers: 2,
+      instance: name,
+      clock: process.clock,
+      random: process.random,
+      log: this.loggerOf(process),
+    });
+    loops.catch(() => {
+      // It could not even read the cluster's identity; Kubernetes starts it again.
+      if (process.alive) this.#restartController(index);
+    });
+    this.#controllers[index] = { process, loops };
+  }
+
+  #restartController(index: number): void {
+    this.#controllers[index]?.process.kill();
+    this.scheduler.at(this.scheduler.nowMs + RESTART_MS, () => this.#startController(index));
+  }
+
+  #kubelets(): void {
+    for (const pod of this.apiServer.list("pods")) {
+      // Also one that was ended already, and that a restored etcd has brought back.
+      const { phase } = pod.status;
+      const known = this.pods.get(pod.metadata.uid);
+      if (phase === "Succeeded" || phase === "Failed" || (known && !(known.over && known.gone))) continue;
+      this.pods.set(pod.metadata.uid, new PodRuntime(this, pod));
+    }
+    this.scheduler.at(this.scheduler.nowMs + LOOK_MS, () => this.#kubelets());
+  }
+
+  #takeSnapshots(): void {
+    this.#snapshots.push({ etcd: this.apiServer.snapshot(), database: this.database.snapshot() });
+    this.scheduler.at(this.scheduler.nowMs + SNAPSHOT_MS, () => this.#takeSnapshots());
+  }
+
+  #befall({ kind, which, lastsMs }: Fault): void {
+    const living = [...this.pods.values()].filter(({ over, silent }) => !over && !silent);
+    const pod = living[Math.floor(which * living.length)];
+    const index = Math.floor(which * CONTROLLERS);
+    const controller = this.#controllers[index]?.process;
+    this.tell(`${kind} ${pod?.name ?? ""} ${(lastsMs / 1000).toFixed(1)} s`);
+    switch (kind) {
+      case "freezePod":
+        return pod?.process.pause(lastsMs);
+      case "suspendMachine":
+        this.clocksLie = true;
+        return pod?.process.pause(lastsMs, true);
+      case "crashSidecar":
+        return pod?.crashSidecar();
+      case "failApplication":
+        return pod?.failApplication();
+      case "deletePod":
+        return this.#deletePod(pod);
+      case "loseNode":
+        return this.#loseNode(pod);
+      case "cutPodFromApi":
+        return pod && this.network.cut(pod.process.name, API, lastsMs);
+      case "cutPodFromDatabase":
+        this.#disturb(DATABASE, lastsMs);
+        return pod && this.network.cut(pod.process.name, DATABASE, lastsMs);
+      case "cutController":
+        return controller && this.network.cut(controller.name, API, lastsMs);
+      case "cutApi":
+        return this.network.cut("*", API, lastsMs);
+      case "slowNetwork":
+        this.#disturb(DATABASE, lastsMs);
+        return this.network.slow(lastsMs, 2_000);
+      case "crashController":
+        return this.#restartController(index);
+      case "freezeController":
+        return controller?.pause(lastsMs);
+      case "crashDatabase":
+        return this.#crashDatabase(lastsMs / 4);
+      case "restoreDatabase":
+      case "promoteReplica":
+        return this.#restoreDatabase(which);
+      case "restoreEtcd":
+        return this.#restoreEtcd(which);
+      case "compactEtcd":
+        return this.apiServer.compact();
+      case "setWall":
+        if (pod) pod.process.wallOffsetMs += (which - 0.5) * 120_000;
+        if (controller) controller.wallOffsetMs += (0.5 - which) * 120_000;
+        return;
+    }
+  }
+
+  #disturb(place: string, ms: number): void {
+    this.#disturbedMs.set(place, Math.max(this.#disturbedMs.get(place) ?? 0, this.scheduler.nowMs + ms));
+  }
+
+  #deletePod(pod: PodRuntime | undefined): void {
+    const stored = pod && this.apiServer.get("pods", pod.name);
+    if (!stored || stored.metadata.uid !== pod.uid || stored.metadata.deletionTimestamp) return;
+    this.deletes.add(pod.uid);
+    this.apiServer.put("pods", {
+      ...stored,
+      metadata: { ...stored.metadata, deletionTimestamp: "2026-11-29T12:00:00Z" },
+    });
+  }
+
+  /** Its pod goes on and is heard of by nobody, or has ended with it; after a while it is taken away by force. */
+  #loseNode(pod: PodRuntime | undefined): void {
+    if (!pod) return;
+    pod.silent = true;
+    if (this.seed % 2) pod.die();
+    this.scheduler.at(this.scheduler.nowMs + EVICTED_MS, () => {
+      if (this.apiServer.get("pods", pod.name)?.metadata.uid === pod.uid) this.apiServer.remove("pods", pod.name);
+    });
+  }
+
+  #crashDatabase(downMs: number): void {
+    this.#disturb(DATABASE, downMs);
+    this.database.crash();
+    this.database.down = true;
+    this.scheduler.at(this.scheduler.nowMs + downMs, () => {
+      this.database.down = false;
+    });
+  }
+
+  /** To an earlier time, or a replica that had not heard the last: the history branches. */
+  #restoreDatabase(which: number): void {
+    const back = this.#snapshots[Math.floor(which * this.#snapshots.length)];
+    if (!back) return;
+    this.#disturb(DATABASE, 0);
+    this.wasRestored = true;
+    this.database.restore(back.database, `1/${++this.#histories}`);
+    this.checks.restored();
+  }
+
+  #restoreEtcd(which: number): void {
+    const back = this.#snapshots[Math.floor(which * this.#snapshots.length)];
+    if (!back) return;
+    this.checks.etcdRestored();
+    this.apiServer.restore(back.etcd);
+  }
+}
