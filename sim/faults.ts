@@ -9,6 +9,7 @@ export type FaultKind =
   | "deletePod"
   | "loseNode"
   | "cutPodFromApi"
+  | "fadePodFromApi"
   | "cutPodFromDatabase"
   | "cutController"
   | "cutApi"
@@ -38,7 +39,8 @@ const WEIGHTS: Readonly<Record<FaultKind, number>> = {
   failApplication: 3,
   deletePod: 3,
   loseNode: 2,
-  cutPodFromApi: 5,
+  cutPodFromApi: 4,
+  fadePodFromApi: 4,
   cutPodFromDatabase: 4,
   cutController: 3,
   cutApi: 1,

@@ -10,20 +10,18 @@ import { LeaseClient } from "../sidecar/leaseclient.ts";
 import { Sidecar } from "../sidecar/sidecar.ts";
 import type { Stored } from "./apiserver.ts";
 import { kubeClient } from "./kubeclient.ts";
-import { Process, streamOf } from "./process.ts";
+import { newProcess, type Process, streamOf } from "./process.ts";
 import { connectTo } from "./sqlclient.ts";
 import { ModelledWire } from "./wire.ts";
 import type { World } from "./world.ts";
 
 const PROBE_MS = 1_000;
-const LOOK_MS = 250;
+const LOOK_MS = 400;
 const START_MS_MAX = 1_500;
 const GRACE_MS = 30_000;
 /** What an application that was asked to end takes. */
 const FAREWELL_MS_MAX = 3_000;
 const RESTART_MS = 2_000;
-const DRIFT_MAX = 0.0005;
-const WALL_OFFSET_MS_MAX = 2_000;
 
 type Application = "no" | "running" | "succeeded" | "failed";
 
@@ -94,16 +92,7 @@ export class PodRuntime {
   }
 
   #newProcess(): Process {
-    const { scheduler, seed } = this.#world;
-    const name = `${this.name}.${this.#lives++}`;
-    const random = streamOf(seed, `machine ${name}`);
-    return new Process({
-      scheduler,
-      seed,
-      name,
-      drift: (2 * random.unit() - 1) * DRIFT_MAX,
-      wallOffsetMs: (2 * random.unit() - 1) * WALL_OFFSET_MS_MAX,
-    });
+    return newProcess(`${this.name}.${this.#lives++}`, this.#world);
   }
 
   #start(): void {

@@ -85,11 +85,6 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
     from: "    const raised = await this.#raiser.raiseAll(signal);\n",
     to: '    this.#permit.open();\n    this.#started = true;\n    await this.#listen({ database: config.databases[0]!, address: { host: "x", port: 1, database: "x", user: "x", sslmode: "disable" }, raised: { jobId: 1 } as never }, identity, this.#raiser, signal).then((wire) => this.#wires.push(wire));\n    const raised = await this.#raiser.raiseAll(signal);\n',
   },
-  "a loss is not final (INV-7)": {
-    file: "sidecar/holder.ts",
-    from: "        permit.lose();\n        return outcome.why;",
-    to: "        if (signal.aborted) return outcome.why;",
-  },
   "an owner that does not renew is never replaced (INV-11)": {
     file: "controller/ownership.ts",
     from: 'return { kind: "overdue", expired: leaseRemainingMs === 0 };',

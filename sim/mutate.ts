@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { MUTANTS } from "./mutants.ts";
 
 /** Histories that a removal may take to show. */
-const SEEDS = 400;
+const SEEDS = Number(process.env.FENCEDJOB_SIM_SEEDS ?? 400);
 const LINE_CHARS = 150;
 
 let unnoticed = 0;

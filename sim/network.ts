@@ -12,6 +12,8 @@ const DELAY_MS_USUAL = 8;
 /** A message now and then is slow: a retransmission, a busy peer. */
 const SLOW_SHARE = 0.01;
 const SLOW_MS_MAX = 1_500;
+/** With the answer's delay some requests are within their limit. */
+const FADED_MS_MAX = 1_700;
 /** Of the messages that meet a cut: they come after it. */
 const HELD_SHARE = 0.5;
 
@@ -24,6 +26,7 @@ export class Network {
   readonly #streams = new Map<string, Random>();
   /** Until when, by process (or `*`) and place. */
   readonly #cutUntilMs = new Map<string, number>();
+  readonly #fadingUntilMs = new Map<string, number>();
   #slowUntilMs = 0;
   #slowMs = 0;
 
@@ -36,6 +39,13 @@ export class Network {
   cut(from: string, to: Place, ms: number): void {
     const key = `${from}>${to}`;
     this.#cutUntilMs.set(key, Math.max(this.#cutUntilMs.get(key) ?? 0, this.#scheduler.nowMs + ms));
+  }
+
+  /** Each message on the way takes longer, close to the limit of a request; then it is cut. */
+  fade(from: string, to: Place, fadesMs: number, cutMs: number): void {
+    const { nowMs } = this.#scheduler;
+    this.#fadingUntilMs.set(`${from}>${to}`, nowMs + fadesMs);
+    this.#scheduler.at(nowMs + fadesMs, () => this.cut(from, to, cutMs));
   }
 
   /** Every message takes up to so much longer for a while. */
@@ -78,6 +88,7 @@ export class Network {
     let atMs = nowMs + DELAY_MS_MIN + share * DELAY_MS_USUAL;
     if (slow < SLOW_SHARE) atMs += (slow / SLOW_SHARE) * SLOW_MS_MAX;
     if (nowMs < this.#slowUntilMs) atMs += share * this.#slowMs;
+    if (nowMs < (this.#fadingUntilMs.get(`${process.name}>${to}`) ?? 0)) atMs += share * FADED_MS_MAX;
     const cutUntilMs = this.cutUntilMs(process.name, to);
     if (nowMs < cutUntilMs) {
       if (lost >= HELD_SHARE) return undefined;

@@ -20,6 +20,17 @@ export function streamOf(seed: number, name: string): Random {
   return seededRandom(hash ^ (hash >>> 15));
 }
 
+/** Of honest clocks. */
+const DRIFT_MAX = 0.0005;
+const WALL_OFFSET_MS_MAX = 2_000;
+
+/** On a machine with a clock of its own, as honest ones are. */
+export function newProcess(name: string, { scheduler, seed }: Pick<ProcessOptions, "scheduler" | "seed">): Process {
+  const random = streamOf(seed, `machine ${name}`);
+  const spread = (most: number): number => (2 * random.unit() - 1) * most;
+  return new Process({ scheduler, seed, name, drift: spread(DRIFT_MAX), wallOffsetMs: spread(WALL_OFFSET_MS_MAX) });
+}
+
 export interface ProcessOptions {
   readonly scheduler: Scheduler;
   readonly seed: number;

@@ -14,13 +14,17 @@ import type { Fault } from "./faults.ts";
 import { API, kubeClient } from "./kubeclient.ts";
 import { PodRuntime } from "./kubelet.ts";
 import { Network } from "./network.ts";
-import { Process, streamOf } from "./process.ts";
+import { newProcess, type Process } from "./process.ts";
 import { Scheduler } from "./scheduler.ts";
 
 export const DATABASE = "ledger";
 const CONTROLLERS = 2;
 const RESTART_MS = 3_000;
-const LOOK_MS = 200;
+const NOTICED_MS = 50;
+/** Whether the job has ended. */
+const LOOK_MS = 1_000;
+/** So long a way gets slower before it is cut: the last renewal is sent long before its answer comes. */
+const FADES_MS = 6_000;
 const SNAPSHOT_MS = 20_000;
 const WORK_MS_MIN = 5_000;
 const WORK_MS_MAX = 110_000;
@@ -70,7 +74,10 @@ export class World {
     this.seed = seed;
     this.#traced = traced;
     this.network = new Network(this.scheduler, seed);
-    this.apiServer.onWrite = (plural, before, after) => this.#guarded(() => this.checks.write(plural, before, after));
+    this.apiServer.onWrite = (plural, before, after) => {
+      this.#guarded(() => this.checks.write(plural, before, after));
+      if (plural === "pods" && after) this.scheduler.at(this.scheduler.nowMs + NOTICED_MS, () => this.#kubelets());
+    };
     this.database.onCommit = (commit) => this.#guarded(() => this.checks.commit(commit));
   }
 
@@ -115,19 +122,17 @@ export class World {
       },
     });
     for (let i = 0; i < CONTROLLERS; i++) this.#startController(i);
-    this.#kubelets();
     this.#takeSnapshots();
     for (const fault of faults) this.scheduler.at(fault.atMs, () => this.#befall(fault));
-    for (let endMs = 0; endMs < untilMs && !this.#completed(); ) await this.#run((endMs += 1_000));
+    for (let endMs = 0; endMs < untilMs && !this.#completed(); endMs += LOOK_MS) await this.#run(endMs + LOOK_MS);
     this.network.heal();
     this.tell("calm");
-    for (let endMs = untilMs; !this.#completed(); ) {
-      endMs += 1_000;
+    for (let endMs = untilMs; !this.#completed(); endMs += LOOK_MS) {
       if (endMs > untilMs + CALM_MS_MAX) {
         const { summary, conditions } = readStatus(this.apiServer.get("fencedjobs", this.config.job)?.status);
         throw new Violation(`INV-11: the job does not end: ${summary} ${JSON.stringify(conditions)}`);
       }
-      await this.#run(endMs);
+      await this.#run(endMs + LOOK_MS);
     }
     await this.#run(this.scheduler.nowMs + AFTERMATH_MS);
   }
@@ -153,10 +158,7 @@ export class World {
 
   #startController(index: number): void {
     const name = `controller-${index}.${this.#lives++}`;
-    const random = streamOf(this.seed, `machine ${name}`);
-    const { scheduler, seed } = this;
-    const drift = (2 * random.unit() - 1) * 0.0005;
-    const process = new Process({ scheduler, seed, name, drift, wallOffsetMs: (2 * random.unit() - 1) * 2_000 });
+    const process = newProcess(name, this);
     const loops = startLoops(kubeClient(process, this.apiServer, this.network), {
       sidecar: { image: "x", imagePullPolicy: "Always", resources: {} },
       workers: 2,
@@ -185,7 +187,6 @@ export class World {
       if (phase === "Succeeded" || phase === "Failed" || (known && !(known.over && known.gone))) continue;
       this.pods.set(pod.metadata.uid, new PodRuntime(this, pod));
     }
-    this.scheduler.at(this.scheduler.nowMs + LOOK_MS, () => this.#kubelets());
   }
 
   #takeSnapshots(): void {
@@ -215,6 +216,8 @@ export class World {
         return this.#loseNode(pod);
       case "cutPodFromApi":
         return pod && this.network.cut(pod.process.name, API, lastsMs);
+      case "fadePodFromApi":
+        return pod && this.network.fade(pod.process.name, API, FADES_MS, lastsMs);
       case "cutPodFromDatabase":
         this.#disturb(DATABASE, lastsMs);
         return pod && this.network.cut(pod.process.name, DATABASE, lastsMs);
@@ -293,5 +296,6 @@ export class World {
     if (!back) return;
     this.checks.etcdRestored();
     this.apiServer.restore(back.etcd);
+    this.#kubelets();
   }
 }
