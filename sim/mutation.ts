@@ -4,15 +4,18 @@ import { MUTANTS } from "./mutants.ts";
 
 const mutant = MUTANTS[process.env.FENCEDJOB_SIM_MUTANT ?? ""];
 if (mutant) {
-  const { file, from, to } = mutant;
+  const { file, edits } = mutant;
   const url = new URL(`../${file}`, import.meta.url).href;
   registerHooks({
     load(asked, context, next) {
       const loaded = next(asked, context);
       if (asked !== url) return loaded;
-      const source = String(loaded.source);
-      if (!source.includes(from)) throw new Error(`the mutant's text is not in ${file} any more: ${from}`);
-      return { ...loaded, source: source.replace(from, () => to) };
+      let source = String(loaded.source);
+      for (const [from, to] of edits) {
+        if (!source.includes(from)) throw new Error(`the mutant's text is not in ${file} any more: ${from}`);
+        source = source.replace(from, () => to);
+      }
+      return { ...loaded, source };
     },
   });
 }

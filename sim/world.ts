@@ -138,7 +138,7 @@ export class World {
   }
 
   #completed(): boolean {
-    return readStatus(this.apiServer.get("fencedjobs", this.config.job)?.status).completionTime !== undefined;
+    return this.apiServer.get("fencedjobs", this.config.job)?.status?.completionTime !== undefined;
   }
 
   #run(untilMs: number): Promise<void> {
