@@ -20,6 +20,8 @@ const scratch = mkdtempSync(join(tmpdir(), "fencedjob-test-"));
 const total: Counts = { passed: 0, failed: 0, skipped: [] };
 const lines: string[] = [];
 
+const SIMULATED_HISTORIES = 2_000;
+
 interface Step {
   readonly name: string;
   readonly run: () => Promise<Counts>;
@@ -43,6 +45,7 @@ const steps: readonly Step[] = [
   command("types", "npm", "run", "-s", "typecheck"),
   command("generated files", "npm", "run", "-s", "generate", "--", "--check"),
   vitest("unit"),
+  command("simulation", "npm", "run", "-s", "sim", "--", "--seeds", String(SIMULATED_HISTORIES)),
   vitest("postgres"),
   vitest("apiserver", () =>
     unless(async () => {
