@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { faultsOf, play } from "./history.ts";
 
-test.each([4, 20])("seed %i is the same history each time", async (seed) => {
+test.each([4, 8])("seed %i is the same history each time", async (seed) => {
   const [first, second] = [await play(seed), await play(seed)];
   expect(first.error).toBeUndefined();
   expect(second.world.story).toEqual(first.world.story);
@@ -11,7 +11,7 @@ test.each([4, 20])("seed %i is the same history each time", async (seed) => {
 });
 
 test("without a fault nothing else about a history changes: who was there before it, and what they drew", async () => {
-  const seed = 20;
+  const seed = 8;
   const faults = faultsOf(seed);
   const whole = await play(seed, faults);
   const fewer = await play(seed, faults.slice(0, -1));
