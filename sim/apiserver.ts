@@ -10,6 +10,16 @@ import type { Scheduler } from "./scheduler.ts";
 // biome-ignore lint/suspicious/noExplicitAny: objects of several kinds, as raw as they are in the API server.
 export type Stored = { metadata: Record<string, any> } & Record<string, any>;
 
+/** Of an object that is there, is made, or goes away. */
+export interface Write {
+  readonly plural: string;
+  readonly before: Stored | undefined;
+  readonly after: Stored | undefined;
+  readonly author: string;
+}
+
+const KUBERNETES = "kubernetes";
+
 interface Change {
   readonly version: number;
   readonly plural: string;
@@ -38,7 +48,7 @@ const CLUSTER_UID = "cluster-1";
 
 export class ApiServer {
   /** Called in front of each change that is stored; throws when it breaks an invariant. */
-  onWrite: (plural: string, before: Stored | undefined, after: Stored | undefined) => void = () => {};
+  onWrite: (write: Write) => void = () => {};
   readonly #scheduler: Scheduler;
   #objects = new Map<string, Stored>();
   #version = 1;
@@ -65,7 +75,7 @@ export class ApiServer {
     return [...this.#objects].flatMap(([key, object]) => (key.startsWith(`${plural}/`) ? [object] : []));
   }
 
-  put(plural: string, object: Stored): Stored {
+  put(plural: string, object: Stored, author = KUBERNETES): Stored {
     const key = `${plural}/${object.metadata.name}`;
     const before = this.#objects.get(key);
     const version = ++this.#version;
@@ -74,7 +84,7 @@ export class ApiServer {
       ...object,
       metadata: { ...object.metadata, namespace: "n", uid, resourceVersion: String(version) },
     });
-    this.onWrite(plural, before, after);
+    this.onWrite({ plural, before, after, author });
     this.#objects.set(key, after);
     this.#tell({ version, plural, object: after, line: lineOf(before ? "MODIFIED" : "ADDED", after) });
     return after;
@@ -85,7 +95,7 @@ export class ApiServer {
     const before = this.#objects.get(key);
     if (!before) return;
     const version = ++this.#version;
-    this.onWrite(plural, before, undefined);
+    this.onWrite({ plural, before, after: undefined, author: KUBERNETES });
     this.#objects.delete(key);
     const object = { ...before, metadata: { ...before.metadata, resourceVersion: String(version) } };
     this.#tell({ version, plural, object, line: lineOf("DELETED", object) });
@@ -110,16 +120,17 @@ export class ApiServer {
 
   // ---- HTTP ----
 
-  handle(method: string, path: string, body: unknown): HttpResponse {
+  /** `author`: the name of the process that asks. */
+  handle(method: string, path: string, body: unknown, author: string): HttpResponse {
     const url = parse(path);
     if (url.plural === "namespaces") return ok({ metadata: { name: url.name, uid: CLUSTER_UID } });
     switch (method) {
       case "GET":
         return url.name === undefined ? this.#list(url) : this.#get(url);
       case "POST":
-        return this.#create(url, copy(body) as Stored);
+        return this.#create(url, copy(body) as Stored, author);
       case "PUT":
-        return this.#update(url, copy(body) as Stored);
+        return this.#update(url, copy(body) as Stored, author);
       case "DELETE":
         return this.#delete(url, body as { preconditions?: { uid?: string } });
       default:
@@ -187,21 +198,21 @@ export class ApiServer {
     return ok({ items: copy(items), metadata: { resourceVersion: String(this.#version) } });
   }
 
-  #create({ plural, query }: Target, object: Stored): HttpResponse {
+  #create({ plural, query }: Target, object: Stored, author: string): HttpResponse {
     if (query.get("dryRun") || !STORED.has(plural)) return ok(object);
     if (this.get(plural, object.metadata.name)) return status(409, "AlreadyExists", "already exists");
     if (plural === "pods") object.status = { phase: "Pending" };
-    return ok(copy(this.put(plural, object)));
+    return ok(copy(this.put(plural, object, author)));
   }
 
-  #update({ plural, name = "", subresource }: Target, object: Stored): HttpResponse {
+  #update({ plural, name = "", subresource }: Target, object: Stored, author: string): HttpResponse {
     const present = this.get(plural, name);
     if (!present) return notFound();
     const { uid, resourceVersion } = object.metadata;
     if (uid && uid !== present.metadata.uid) return status(409, "Conflict", "another object");
     if (resourceVersion !== present.metadata.resourceVersion) return status(409, "Conflict", "the object was modified");
     const next = subresource === "status" ? { ...present, status: object.status } : object;
-    return ok(copy(this.put(plural, next)));
+    return ok(copy(this.put(plural, next, author)));
   }
 
   #delete({ plural, name = "" }: Target, options: { preconditions?: { uid?: string } }): HttpResponse {

@@ -6,7 +6,7 @@ import { type FencedJobStatus, readStatus } from "../controller/api/status.ts";
 import type { Permit } from "../lease/permit.ts";
 import { type LeaseRecord, type RawLease, readLease } from "../lease/record.ts";
 import { parseReport } from "../lease/report.ts";
-import type { Stored } from "./apiserver.ts";
+import type { Stored, Write } from "./apiserver.ts";
 import type { Commit } from "./database.ts";
 import type { PodRuntime } from "./kubelet.ts";
 import type { Process } from "./process.ts";
@@ -91,10 +91,12 @@ export class Checks {
 
   // ---- the API server ----
 
-  write(plural: string, before: Stored | undefined, after: Stored | undefined): void {
+  write({ plural, before, after, author }: Write): void {
     if (plural === "fencedjobs" && before && after) this.#status(statusOf(before), statusOf(after));
     if (plural === "leases" && after) {
-      this.#lease(before ? readLease(before as RawLease) : null, readLease(after as RawLease));
+      const [old, next] = [before ? readLease(before as RawLease) : null, readLease(after as RawLease)];
+      this.#lease(old, next);
+      this.#byItsHolder(old, next, author);
     }
     if (plural === "pods" && before && after) this.#podDeleted(before, after);
   }
@@ -141,6 +143,16 @@ export class Checks {
     if ((generation ?? 0) < this.#leaseGeneration) violated("the Lease went back");
     this.#leaseGeneration = generation ?? 0;
     if (before?.holder) this.#claimed(before);
+  }
+
+  /** INV-6: a pod touches the Lease only if that is its own, and gives it to nobody. */
+  #byItsHolder(before: LeaseRecord | null, after: LeaseRecord, author: string): void {
+    const uid = this.#world.uidOf(author);
+    if (uid === undefined) return;
+    if (!before) violated(`INV-6: ${author} created a Lease`);
+    if (before.holder !== uid) violated(`INV-6: ${author} wrote the Lease of ${before.holderPod}`);
+    if (after.generation !== before.generation) violated(`INV-6: ${author} changed the generation`);
+    if (after.holder !== null && after.holder !== uid) violated(`INV-6: ${author} gave the Lease away`);
   }
 
   /** INV-5: whoever lost the Lease for standing unchanged must not believe in his permit any more. */

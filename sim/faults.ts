@@ -14,6 +14,9 @@ export type FaultKind =
   | "cutController"
   | "cutApi"
   | "slowNetwork"
+  | "leavePodFrozen"
+  | "leavePodCutOff"
+  | "freezeControllerMidway"
   | "crashController"
   | "freezeController"
   | "crashDatabase"
@@ -45,6 +48,9 @@ const WEIGHTS: Readonly<Record<FaultKind, number>> = {
   cutController: 3,
   cutApi: 1,
   slowNetwork: 2,
+  leavePodFrozen: 2,
+  leavePodCutOff: 2,
+  freezeControllerMidway: 5,
   crashController: 4,
   freezeController: 4,
   crashDatabase: 2,

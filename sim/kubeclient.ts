@@ -16,7 +16,7 @@ export function kubeClient(process: Process, server: ApiServer, network: Network
     request: ({ method, path, body, timeoutMs, signal }) => {
       const text = body === undefined ? undefined : JSON.stringify(body);
       const call = network.call(process, API, () =>
-        server.handle(method, path, text === undefined ? undefined : JSON.parse(text)),
+        server.handle(method, path, text === undefined ? undefined : JSON.parse(text), process.name),
       );
       return bounded(process, call, timeoutMs, signal);
     },

@@ -92,13 +92,13 @@ export class PodRuntime {
   }
 
   #newProcess(): Process {
-    return newProcess(`${this.name}.${this.#lives++}`, this.#world);
+    return newProcess(`${this.uid}.${this.#lives++}`, this.#world);
   }
 
   #start(): void {
     if (this.#over) return;
     const { process } = this;
-    const { apiServer, network, database, config } = this.#world;
+    const { apiServer, network, database, config, checks } = this.#world;
     this.#sidecar = "running";
     this.#stop = new AbortController();
     const sidecarConfig: SidecarConfig = config;
@@ -123,10 +123,10 @@ export class PodRuntime {
           place: "ledger",
           network,
           database,
-          onMessage: (generation) => this.#world.checks.protectedMessage(this, generation),
+          onMessage: (generation) => this.#world.guarded(() => checks.protectedMessage(this, generation)),
         });
         this.wires.push(wire);
-        this.#world.checks.wireOpens(this, options.identity.generation, options.permit);
+        this.#world.guarded(() => checks.wireOpens(this, options.identity.generation, options.permit));
         if (this.application === "running") wire.open();
         return Promise.resolve(wire);
       },

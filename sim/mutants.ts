@@ -38,10 +38,6 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
     file: "lease/observe.ts",
     edits: [["return previous?.fingerprint === fingerprint ? previous", "return previous ? previous"]],
   },
-  "whose generation a record names is not compared (INV-6)": {
-    file: "lease/record.ts",
-    edits: [["record.holder === me.holder && record.generation === me.generation", "record.holder === me.holder"]],
-  },
   "whom a record names is not compared (INV-6)": {
     file: "lease/record.ts",
     edits: [
@@ -69,15 +65,6 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
   "no generation is reserved (INV-8)": {
     file: "controller/decide.ts",
     edits: [["  status.generation += 1;\n", "  status.generation = Math.max(1, status.generation);\n"]],
-  },
-  "the database's floor is not believed (INV-8)": {
-    file: "controller/decide.ts",
-    edits: [
-      [
-        "status.generation = Math.max(status.generation, reportedFloor(report, status.generation));",
-        "reportedFloor(report, status.generation);",
-      ],
-    ],
   },
   "a grant is written without looking whether it is in force (INV-9)": {
     file: "controller/reconciler.ts",

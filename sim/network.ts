@@ -26,6 +26,7 @@ export class Network {
   readonly #streams = new Map<string, Random>();
   /** Until when, by process (or `*`) and place. */
   readonly #cutUntilMs = new Map<string, number>();
+  readonly #cutForGood = new Set<string>();
   readonly #fadingUntilMs = new Map<string, number>();
   #slowUntilMs = 0;
   #slowMs = 0;
@@ -52,6 +53,11 @@ export class Network {
   slow(ms: number, delayMs: number): void {
     this.#slowUntilMs = this.#scheduler.nowMs + ms;
     this.#slowMs = delayMs;
+  }
+
+  /** As `cut`, and nobody mends it. */
+  cutForGood(from: string, to: Place): void {
+    this.#cutForGood.add(`${from}>${to}`);
   }
 
   heal(): void {
@@ -85,6 +91,7 @@ export class Network {
     const random = this.#streamOf(process.name);
     const { nowMs } = this.#scheduler;
     const [share, lost, slow] = [random.unit(), random.unit(), random.unit()];
+    if (this.#cutForGood.has(`${process.name}>${to}`)) return undefined;
     let atMs = nowMs + DELAY_MS_MIN + share * DELAY_MS_USUAL;
     if (slow < SLOW_SHARE) atMs += (slow / SLOW_SHARE) * SLOW_MS_MAX;
     if (nowMs < this.#slowUntilMs) atMs += share * this.#slowMs;

@@ -32,6 +32,7 @@ const WORK_MS_MAX = 110_000;
 const AFTERMATH_MS = 15_000;
 /** Of a lost node: its pods are taken away. */
 const EVICTED_MS = 30_000;
+const FOR_EVER_MS = 1e9;
 const STORY_MAX = 400;
 /** Nothing goes wrong any more; the job must end within this. */
 const CALM_MS_MAX = 600_000;
@@ -67,6 +68,8 @@ export class World {
   readonly #controllers: { process: Process; loops: Promise<Loops> }[] = [];
   readonly #snapshots: { etcd: Snapshot; database: ReturnType<Database["snapshot"]> }[] = [];
   readonly #disturbedMs = new Map<string, number>();
+  /** Controllers that are to freeze behind their next write of a status. */
+  readonly #freezes = new Map<string, number>();
   #lives = 0;
   #histories = 1;
 
@@ -74,11 +77,13 @@ export class World {
     this.seed = seed;
     this.#traced = traced;
     this.network = new Network(this.scheduler, seed);
-    this.apiServer.onWrite = (plural, before, after) => {
-      this.#guarded(() => this.checks.write(plural, before, after));
+    this.apiServer.onWrite = (write) => {
+      this.guarded(() => this.checks.write(write));
+      const { plural, after, author } = write;
       if (plural === "pods" && after) this.scheduler.at(this.scheduler.nowMs + NOTICED_MS, () => this.#kubelets());
+      if (plural === "fencedjobs") this.#frozenBehindStatus(author);
     };
-    this.database.onCommit = (commit) => this.#guarded(() => this.checks.commit(commit));
+    this.database.onCommit = (commit) => this.guarded(() => this.checks.commit(commit));
   }
 
   tell(text: string): void {
@@ -148,12 +153,28 @@ export class World {
   }
 
   /** What breaks an invariant ends the history, whoever might swallow the error. */
-  #guarded(check: () => void): void {
+  guarded(check: () => void): void {
     try {
       check();
     } catch (error) {
       this.failure ??= error;
     }
+  }
+
+  /** Of the pod whose process has this name. */
+  uidOf(process: string): string | undefined {
+    const uid = process.slice(0, process.lastIndexOf("."));
+    return this.pods.has(uid) ? uid : undefined;
+  }
+
+  /** Between what it has reserved and what it is about to write. */
+  #frozenBehindStatus(author: string): void {
+    const ms = this.#freezes.get(author);
+    const controller = this.#controllers.find(({ process }) => process.name === author);
+    if (ms === undefined || !controller) return;
+    this.#freezes.delete(author);
+    this.tell(`${author} freezes behind its write`);
+    controller.process.pause(ms);
   }
 
   #startController(index: number): void {
@@ -194,7 +215,7 @@ export class World {
     this.scheduler.at(this.scheduler.nowMs + SNAPSHOT_MS, () => this.#takeSnapshots());
   }
 
-  #befall({ kind, which, lastsMs }: Fault): void {
+  #befall({ kind, which, lastsMs }: Fault): unknown {
     const living = [...this.pods.values()].filter(({ over, silent }) => !over && !silent);
     const pod = living[Math.floor(which * living.length)];
     const index = Math.floor(which * CONTROLLERS);
@@ -232,6 +253,12 @@ export class World {
         return this.#restartController(index);
       case "freezeController":
         return controller?.pause(lastsMs);
+      case "freezeControllerMidway":
+        return controller && this.#freezes.set(controller.name, lastsMs);
+      case "leavePodFrozen":
+        return pod?.process.pause(FOR_EVER_MS);
+      case "leavePodCutOff":
+        return pod && this.network.cutForGood(pod.process.name, API);
       case "crashDatabase":
         return this.#crashDatabase(lastsMs / 4);
       case "restoreDatabase":
