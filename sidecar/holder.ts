@@ -40,6 +40,7 @@ const WATCH_MS_MAX = 30_000;
 export class Holder {
   readonly #parts: HolderParts;
   #raw: RawLease | null = null;
+  #reportAtGrant: string | null = null;
   /** Send times of renewals that the record may show, by their renewal time. */
   readonly #sentAtMs = new Map<string, number>();
   #wake: () => void = () => {};
@@ -48,6 +49,11 @@ export class Holder {
 
   constructor(parts: HolderParts) {
     this.#parts = parts;
+  }
+
+  /** What the Lease said of the grant when it was found: of an earlier life of this sidecar, if of anybody. */
+  get reportAtGrant(): string | null {
+    return this.#reportAtGrant;
   }
 
   /** Resolves with the grant once the Lease names this pod. Goes on through every failure until aborted. */
@@ -64,6 +70,7 @@ export class Holder {
         if (record.holder !== holder || record.generation === null) continue;
         cancel();
         this.#raw = news.lease;
+        this.#reportAtGrant = record.report;
         return { holder, generation: record.generation };
       }
       cancel();

@@ -34,6 +34,8 @@ export interface RaiserParts {
   /** The report has changed. */
   readonly changed: () => void;
   readonly databases: DatabaseAccess;
+  /** What an earlier life of this sidecar has raised under the same grant. */
+  readonly earlier: readonly RaisedFence[];
 }
 
 export interface RaisedDatabase {
@@ -52,6 +54,8 @@ export class Raiser {
 
   constructor(parts: RaiserParts) {
     this.#parts = parts;
+    // Told on, so that a further life hears of it, too.
+    for (const fence of parts.earlier) this.#fences.set(fence.database, fence);
   }
 
   get fences(): RaisedFence[] {
@@ -64,8 +68,21 @@ export class Raiser {
 
   /** All databases; null when one of them refused this pod for good. */
   async raiseAll(signal: AbortSignal): Promise<RaisedDatabase[] | null> {
+    if (this.#fences.size > 0) return this.#raisedBefore();
     const all = await Promise.all(this.#parts.config.databases.map((database) => this.#raise(database, signal)));
     return all.every((raised) => raised !== null) ? all : null;
+  }
+
+  /**
+   * INV-7: the database refuses a second raise by itself, but not one that was restored to a time before the first: and
+   * the application of this pod may remember what is gone there.
+   */
+  #raisedBefore(): null {
+    for (const { database, generation } of this.#fences.values()) {
+      const message = `this pod's sidecar was restarted after it had raised generation ${generation} in "${database}".`;
+      this.#tell({ database, code: "LF001", message, hint: "", final: true, floor: generation });
+    }
+    return null;
   }
 
   /** Something else keeps the database from the application; told once until it changes. */

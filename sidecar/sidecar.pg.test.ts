@@ -194,6 +194,29 @@ describe("INV-7: one pod, one generation", () => {
     expect(await second.started()).toBe(false);
     expect(await refused(second.port)).toBe("ECONNREFUSED");
   });
+
+  test("neither in a database that was restored to a time before its first raise, however often it is restarted", async () => {
+    goodSecret();
+    const first = await aSidecar();
+    await until(() => first.started());
+    const { api } = first;
+    await first.end();
+    const admin = await fenced.connectAdmin();
+    // What a restore takes away, and that the Lease still knows.
+    await admin.query("DELETE FROM fence.claim WHERE holder = 'uid-1'");
+    await admin.query("UPDATE fence.job SET generation = 0, holder = NULL, nonce = NULL WHERE name = $1", [fenceName]);
+    await admin.end();
+    api.change({ holderIdentity: "uid-1" });
+    for (let life = 2; life <= 3; life++) {
+      const next = await aSidecar({ api });
+      await until(() => next.report()?.failures[0]?.final);
+      expect(next.report()?.fences).toMatchObject([{ database: "ledger", generation: 1 }]);
+      expect(await next.started()).toBe(false);
+      await next.end();
+      api.change({ holderIdentity: "uid-1" });
+    }
+    expect((await fenced.job(fenceName).row())?.generation).toBe(0);
+  });
 });
 
 describe("loss", () => {

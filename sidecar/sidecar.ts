@@ -8,7 +8,7 @@
 import type { FenceIdentity } from "../fence/database.ts";
 import { Permit } from "../lease/permit.ts";
 import type { Grant } from "../lease/record.ts";
-import { formatReport, type LastWords } from "../lease/report.ts";
+import { formatReport, type LastWords, parseReport } from "../lease/report.ts";
 import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import { assertTiming } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
@@ -91,13 +91,17 @@ export class Sidecar {
     this.#grant = grant;
     this.#state = `raising the fence to generation ${grant.generation}`;
     log.info("granted", { generation: grant.generation });
+    // In front of the first renewal, which carries its report.
+    const identity = this.#identity(grant);
+    const raiser = this.#raiserOf(identity);
+    this.#raiser = raiser;
     const lost = new AbortController();
     const holding = this.#holder.hold(grant, signal).then((why) => {
       if (why === null) return;
       this.#lose(why);
       lost.abort(new Error(why));
     });
-    await this.#open(grant, AbortSignal.any([signal, lost.signal])).catch((error) => {
+    await this.#open(identity, raiser, AbortSignal.any([signal, lost.signal])).catch((error) => {
       if (!lost.signal.aborted && !signal.aborted) throw error;
     });
     await holding;
@@ -106,26 +110,30 @@ export class Sidecar {
       await new Promise<void>((resolve) => signal.addEventListener("abort", () => resolve(), { once: true }));
   }
 
-  async #open(grant: Grant, signal: AbortSignal): Promise<void> {
-    const { config, pod, clock, random, log, databases } = this.#parts;
-    const identity: FenceIdentity = {
-      fenceName: config.fenceName,
-      generation: grant.generation,
-      holder: pod.uid,
-      holderName: pod.name,
-    };
+  #identity({ generation }: Grant): FenceIdentity {
+    const { config, pod } = this.#parts;
+    return { fenceName: config.fenceName, generation, holder: pod.uid, holderName: pod.name };
+  }
+
+  #raiserOf(identity: FenceIdentity): Raiser {
+    const { config, clock, random, log, databases } = this.#parts;
     const nonce = random.bytes(NONCE_BYTES).toString("hex");
     const changed = (): void => this.#holder.renewSoon();
-    this.#raiser = new Raiser({ config, identity, nonce, clock, random, log, changed, databases });
-    const raised = await this.#raiser.raiseAll(signal);
+    const report = parseReport(this.#holder.reportAtGrant);
+    const earlier = report?.generation === identity.generation ? report.fences : [];
+    return new Raiser({ config, identity, nonce, clock, random, log, changed, databases, earlier });
+  }
+
+  async #open(identity: FenceIdentity, raiser: Raiser, signal: AbortSignal): Promise<void> {
+    const raised = await raiser.raiseAll(signal);
     if (!raised) {
       this.#state = "a database refused this generation for good; the pod is replaced";
       return;
     }
-    for (const one of raised) this.#wires.push(await this.#listen(one, identity, this.#raiser, signal));
+    for (const one of raised) this.#wires.push(await this.#listen(one, identity, raiser, signal));
     signal.throwIfAborted();
     this.#permit.open();
-    this.#state = `owner, generation ${grant.generation}`;
+    this.#state = `owner, generation ${identity.generation}`;
     this.#started = true;
   }
 
