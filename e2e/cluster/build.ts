@@ -75,10 +75,10 @@ export async function build(names: readonly ProgramName[], say: (line: string) =
 }
 
 async function buildMissing(missing: readonly ProgramName[], say: (line: string) => void): Promise<void> {
-  if (missing.length > 0) await requireGo(missing.join(", "));
+  if (missing.length === 0) return;
+  await requireGo(missing.join(", "));
   const coldSeconds = missing.reduce((sum, name) => sum + programs[name].coldSeconds, 0);
-  if (missing.length > 1)
-    say(`building ${missing.join(", ")} from Go modules: once, about ${coldSeconds} s if nothing is cached`);
+  say(`building ${missing.join(", ")} from Go modules: once, about ${coldSeconds} s if nothing is cached`);
   for (const name of missing) {
     const startedMs = performance.now();
     await buildOne(name);
