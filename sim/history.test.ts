@@ -7,7 +7,7 @@ test.each([4, 8])("seed %i is the same history each time", async (seed) => {
   expect(first.error).toBeUndefined();
   expect(second.world.story).toEqual(first.world.story);
   expect(second.world.scheduler.happened).toBe(first.world.scheduler.happened);
-  expect(first.world.checks.raises).toBeGreaterThan(1);
+  expect(first.world.checks.raises).toBeGreaterThan(0);
 });
 
 test("without a fault nothing else about a history changes: who was there before it, and what they drew", async () => {
