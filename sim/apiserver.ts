@@ -42,6 +42,8 @@ export interface Snapshot {
 
 /** Changes that a watch can still resume from. */
 const HISTORY_MAX = 200;
+/** What `etcdutl snapshot restore --bump-revision` is given. */
+const BUMP = 1_000_000;
 const BOOKMARK_MS = 60_000;
 /** What is asked for and always the same. */
 const CLUSTER_UID = "cluster-1";
@@ -105,10 +107,10 @@ export class ApiServer {
     return { objects: new Map(this.#objects), version: this.#version };
   }
 
-  /** etcd comes back as it was: its versions count on from there, and open watches hear nothing of it. */
-  restore({ objects, version }: Snapshot): void {
+  /** etcd comes back as it was; its versions count on from then, or, `bumped`, from far above all that were given out. */
+  restore({ objects, version }: Snapshot, bumped: boolean): void {
     this.#objects = new Map(objects);
-    this.#version = version;
+    this.#version = bumped ? this.#version + BUMP : version;
     this.#history = [];
     for (const watcher of [...this.#watchers]) watcher.deliver(null);
   }

@@ -54,9 +54,9 @@ const WEIGHTS: Readonly<Record<FaultKind, number>> = {
   crashController: 4,
   freezeController: 4,
   crashDatabase: 2,
-  restoreDatabase: 1,
+  restoreDatabase: 2,
   promoteReplica: 1,
-  restoreEtcd: 1,
+  restoreEtcd: 2,
   compactEtcd: 2,
   setWall: 2,
 };

@@ -37,7 +37,6 @@ export class PodRuntime {
   #state: () => SidecarState = () => ({ started: false, state: "", generation: null, rejectedWrites: 0 });
   #stop = new AbortController();
   #sidecar: "starting" | "running" | "crashed" | "ended" = "starting";
-  #lives = 0;
   #lastWords: LastWords | null = null;
   #workMs: number;
   #workedSinceMs = 0;
@@ -58,11 +57,6 @@ export class PodRuntime {
 
   get over(): boolean {
     return this.#over;
-  }
-
-  /** The kubelet has forgotten it. */
-  get gone(): boolean {
-    return !this.silent;
   }
 
   /** The sidecar's process ends without a word, and is started again in place. */
@@ -86,13 +80,13 @@ export class PodRuntime {
 
   /** Everything of it stops for good: the machine is gone. */
   die(): void {
-    this.process.kill();
+    this.process.vanish();
     this.silent = true;
     this.#over = true;
   }
 
   #newProcess(): Process {
-    return newProcess(`${this.uid}.${this.#lives++}`, this.#world);
+    return newProcess(`${this.uid}.${this.#world.nextLife()}`, this.#world);
   }
 
   #start(): void {

@@ -49,6 +49,7 @@ export class Process {
   wallOffsetMs: number;
   readonly #scheduler: Scheduler;
   readonly #rate: number;
+  readonly #atExit = new Set<() => void>();
   #pausedUntilMs = 0;
   /** What its monotonic clock has missed because the machine stood still with it. */
   #missedMs = 0;
@@ -78,7 +79,20 @@ export class Process {
     this.#pausedUntilMs = Math.max(this.#pausedUntilMs, untilMs);
   }
 
+  /** What its kernel does when it ends: connections are closed. */
+  atExit(fn: () => void): () => void {
+    this.#atExit.add(fn);
+    return () => this.#atExit.delete(fn);
+  }
+
   kill(): void {
+    if (!this.alive) return;
+    this.alive = false;
+    for (const fn of this.#atExit) fn();
+  }
+
+  /** With its machine: nobody hears of it. */
+  vanish(): void {
     this.alive = false;
   }
 

@@ -23,12 +23,14 @@ export class Session {
   readonly #place: string;
   readonly #network: Network;
   readonly backend: Backend;
+  readonly #forget: () => void;
 
   private constructor(process: Process, place: string, network: Network, backend: Backend) {
     this.#process = process;
     this.#place = place;
     this.#network = network;
     this.backend = backend;
+    this.#forget = process.atExit(() => this.close());
   }
 
   static async open(process: Process, place: string, network: Network, database: Database): Promise<Session> {
@@ -43,6 +45,7 @@ export class Session {
 
   /** What was not committed is gone when the server hears of it. */
   close(): void {
+    this.#forget();
     this.#network.send(this.#process, this.#place, () => this.backend.end(gone()));
     this.backend.endLater(NOTICED_MS, gone());
   }

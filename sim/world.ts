@@ -25,7 +25,7 @@ const NOTICED_MS = 50;
 const LOOK_MS = 1_000;
 /** So long a way gets slower before it is cut: the last renewal is sent long before its answer comes. */
 const FADES_MS = 6_000;
-const SNAPSHOT_MS = 20_000;
+const SNAPSHOT_MS = 5_000;
 const WORK_MS_MIN = 5_000;
 const WORK_MS_MAX = 110_000;
 /** Behind the end of the job: what comes late. */
@@ -60,6 +60,8 @@ export class World {
   /** A machine was suspended with its clock: time that passed does not show there. */
   clocksLie = false;
   wasRestored = false;
+  /** The etcd was restored without raising its versions. */
+  versionsReused = false;
   /** Pods that somebody has deleted. */
   readonly deletes = new Set<string>();
   readonly story: string[] = [];
@@ -84,6 +86,11 @@ export class World {
       if (plural === "fencedjobs") this.#frozenBehindStatus(author);
     };
     this.database.onCommit = (commit) => this.guarded(() => this.checks.commit(commit));
+  }
+
+  /** Of processes: no two have one name, or they would draw the same. */
+  nextLife(): number {
+    return this.#lives++;
   }
 
   tell(text: string): void {
@@ -178,7 +185,7 @@ export class World {
   }
 
   #startController(index: number): void {
-    const name = `controller-${index}.${this.#lives++}`;
+    const name = `controller-${index}.${this.nextLife()}`;
     const process = newProcess(name, this);
     const loops = startLoops(kubeClient(process, this.apiServer, this.network), {
       sidecar: { image: "x", imagePullPolicy: "Always", resources: {} },
@@ -205,7 +212,9 @@ export class World {
       // Also one that was ended already, and that a restored etcd has brought back.
       const { phase } = pod.status;
       const known = this.pods.get(pod.metadata.uid);
-      if (phase === "Succeeded" || phase === "Failed" || (known && !(known.over && known.gone))) continue;
+      if (phase === "Succeeded" || phase === "Failed") continue;
+      if (known?.silent) this.#evictLater(known);
+      if (known && !(known.over && !known.silent)) continue;
       this.pods.set(pod.metadata.uid, new PodRuntime(this, pod));
     }
   }
@@ -223,9 +232,12 @@ export class World {
     this.tell(`${kind} ${pod?.name ?? ""} ${(lastsMs / 1000).toFixed(1)} s`);
     switch (kind) {
       case "freezePod":
+        // A raise that stands still with its pod ends nobody's sessions.
+        this.#disturb(DATABASE, lastsMs);
         return pod?.process.pause(lastsMs);
       case "suspendMachine":
         this.clocksLie = true;
+        this.#disturb(DATABASE, lastsMs);
         return pod?.process.pause(lastsMs, true);
       case "crashSidecar":
         return pod?.crashSidecar();
@@ -294,6 +306,10 @@ export class World {
     if (!pod) return;
     pod.silent = true;
     if (this.seed % 2) pod.die();
+    this.#evictLater(pod);
+  }
+
+  #evictLater(pod: PodRuntime): void {
     this.scheduler.at(this.scheduler.nowMs + EVICTED_MS, () => {
       if (this.apiServer.get("pods", pod.name)?.metadata.uid === pod.uid) this.apiServer.remove("pods", pod.name);
     });
@@ -321,8 +337,13 @@ export class World {
   #restoreEtcd(which: number): void {
     const back = this.#snapshots[Math.floor(which * this.#snapshots.length)];
     if (!back) return;
+    // As one should: its versions go on above all that anybody has seen. Without that they are given out a second time, and a
+    // conditional write of before can meet another object's version: then the database alone is the authority.
+    const bumped = this.seed % 4 < 2;
+    this.versionsReused ||= !bumped;
+    this.#disturb(API, 0);
     this.checks.etcdRestored();
-    this.apiServer.restore(back.etcd);
+    this.apiServer.restore(back.etcd, bumped);
     this.#kubelets();
   }
 }
