@@ -51,19 +51,4 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     await until(admin, "SELECT count(*) = 0 FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'");
     expect((await admin.query("SELECT FROM w")).rowCount).toBe(0);
   });
-
-  test("a block that a takeover has ended hears of that, not of the proxy's end", async () => {
-    const { job, proxy } = await serveNewJob(fenced);
-    const client = await proxy.connect();
-    const told = new Promise<Failure>((resolve) => client.once("error", (error) => resolve(error as Failure)));
-    await client.query("BEGIN");
-    await client.query("SELECT 1");
-    const pid = (await client.query("SELECT pg_backend_pid() AS pid")).rows[0].pid;
-    await job.raise(2);
-    await until(admin, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $1", [pid]);
-    // The proxy has read the fence, and keeps the reason for the client's next message.
-    await expect.poll(async () => (await failure(proxy.connect())).code).toBe("LF001");
-    await proxy.proxy.close();
-    expect(await told).toMatchObject({ code: "LF001", severity: "FATAL" });
-  });
 });
