@@ -110,10 +110,6 @@ export class Backend implements LockOwner {
     this.pid = pid;
   }
 
-  get ended(): SqlError | undefined {
-    return this.#ended;
-  }
-
   onEnd(fn: (why: SqlError) => void): () => void {
     this.#onEnd.add(fn);
     return () => this.#onEnd.delete(fn);

@@ -4,7 +4,6 @@
  */
 import { SIDECAR_NAME } from "../controller/snapshot.ts";
 import type { LastWords } from "../lease/report.ts";
-import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import type { SidecarState } from "../sidecar/http.ts";
 import { LeaseClient } from "../sidecar/leaseclient.ts";
 import { Sidecar } from "../sidecar/sidecar.ts";
@@ -95,9 +94,8 @@ export class PodRuntime {
     const { apiServer, network, database, config, checks } = this.#world;
     this.#sidecar = "running";
     this.#stop = new AbortController();
-    const sidecarConfig: SidecarConfig = config;
     const sidecar = new Sidecar({
-      config: sidecarConfig,
+      config,
       pod: { name: this.name, uid: this.uid },
       api: new LeaseClient(kubeClient(process, apiServer, network), { namespace: "n", name: config.job }),
       clock: process.clock,
@@ -223,12 +221,8 @@ export class PodRuntime {
       containerStatuses,
     };
     if (JSON.stringify(status) === JSON.stringify(pod.status)) return;
-    apiServerPut(this.#world, pod, status);
+    this.#world.apiServer.put("pods", { ...pod, status });
     if (phase === "Succeeded") this.#world.checks.succeeded.add(this.uid);
     if (finished) this.#over = true;
   }
-}
-
-function apiServerPut({ apiServer }: World, pod: Stored, status: object): void {
-  apiServer.put("pods", { ...pod, status });
 }

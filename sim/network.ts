@@ -66,7 +66,7 @@ export class Network {
   }
 
   /** Until when nothing passes between the two; in the past when something does. */
-  cutUntilMs(from: string, to: Place): number {
+  #cutUntil(from: string, to: Place): number {
     return Math.max(this.#cutUntilMs.get(`${from}>${to}`) ?? 0, this.#cutUntilMs.get(`*>${to}`) ?? 0);
   }
 
@@ -96,7 +96,7 @@ export class Network {
     if (slow < SLOW_SHARE) atMs += (slow / SLOW_SHARE) * SLOW_MS_MAX;
     if (nowMs < this.#slowUntilMs) atMs += share * this.#slowMs;
     if (nowMs < (this.#fadingUntilMs.get(`${process.name}>${to}`) ?? 0)) atMs += share * FADED_MS_MAX;
-    const cutUntilMs = this.cutUntilMs(process.name, to);
+    const cutUntilMs = this.#cutUntil(process.name, to);
     if (nowMs < cutUntilMs) {
       if (lost >= HELD_SHARE) return undefined;
       atMs += cutUntilMs - nowMs;

@@ -4,7 +4,7 @@
  */
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { HostileDialogue } from "../../testing/hostiledialogue.ts";
-import { run } from "../../testing/requests.ts";
+import { group, run } from "../../testing/requests.ts";
 import { bind, describeStatement, execute, FRONT, message, parse, query, sync } from "./messages.ts";
 
 /** Each of `sent` as one piece, and its answers as one. */
@@ -18,7 +18,6 @@ function play(...sent: Buffer[][]): HostileDialogue {
 }
 
 const heard = (dialogue: HostileDialogue): string => Buffer.concat(dialogue.heard).toString("latin1");
-const group = (sql: string): Buffer[] => [...run(sql), sync()];
 
 describe("a group as a whole", () => {
   test("INV-3: its portal may not have one of the proxy's own names", () => {
