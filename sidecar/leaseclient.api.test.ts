@@ -3,9 +3,10 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import type { LeaseClient, LeaseNews } from "../lease/client.ts";
 import { systemClock } from "../platform/clock.ts";
 import { startApiServer, type TestApiServer } from "../testing/apiserver.ts";
-import { type LeaseClient, type LeaseNews, openLeaseClient } from "./leaseclient.ts";
+import { openLeaseClient } from "./leaseclient.ts";
 
 const NAMESPACE = "billing";
 let api: TestApiServer;

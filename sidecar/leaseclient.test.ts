@@ -2,9 +2,10 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import type { LeaseClient, LeaseNews } from "../lease/client.ts";
 import { systemClock } from "../platform/clock.ts";
 import { type FaultyServer, type Handler, json, startFaultyServer } from "../testing/faultyserver.ts";
-import { type LeaseClient, type LeaseNews, openLeaseClient } from "./leaseclient.ts";
+import { openLeaseClient } from "./leaseclient.ts";
 
 let directory: string;
 let server: FaultyServer;

@@ -6,6 +6,8 @@
  * would start it again, and the application could not read why it is refused.
  */
 import type { FenceIdentity } from "../fence/database.ts";
+import type { LeaseApi } from "../lease/client.ts";
+import { Holder } from "../lease/holder.ts";
 import { Permit } from "../lease/permit.ts";
 import type { Grant } from "../lease/record.ts";
 import { formatReport, type LastWords, parseReport } from "../lease/report.ts";
@@ -14,7 +16,6 @@ import { assertTiming } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
 import type { Random } from "../platform/random.ts";
-import { Holder, type LeaseApi } from "./holder.ts";
 import type { startSidecarServer } from "./http.ts";
 import { type DatabaseAccess, type RaisedDatabase, Raiser } from "./raiser.ts";
 import type { startWire, Wire } from "./wire/thread.ts";

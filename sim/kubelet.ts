@@ -3,9 +3,9 @@
  * started by the startup probe, ended in the order that Kubernetes has for native sidecars.
  */
 import { SIDECAR_NAME } from "../controller/snapshot.ts";
+import { LeaseClient } from "../lease/client.ts";
 import type { LastWords } from "../lease/report.ts";
 import type { SidecarState } from "../sidecar/http.ts";
-import { LeaseClient } from "../sidecar/leaseclient.ts";
 import { Sidecar } from "../sidecar/sidecar.ts";
 import type { Stored } from "./apiserver.ts";
 import { kubeClient } from "./kubeclient.ts";

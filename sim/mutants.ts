@@ -13,7 +13,7 @@ export interface Edit {
 export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   "the permit's deadline is counted from the answer (INV-5)": [
     {
-      file: "sidecar/holder.ts",
+      file: "lease/holder.ts",
       from: "permit.extend(permitDeadlineMs(sentAtMs,",
       to: "permit.extend(permitDeadlineMs(this.#parts.clock.monoMs(),",
     },

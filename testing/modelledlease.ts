@@ -2,10 +2,10 @@
  * A Lease in memory that keeps resource versions as the API server does, and misbehaves when told to: for tests of what a
  * holder does with lost answers. The real API server is in sidecar/leaseclient.api.test.ts and in e2e/.
  */
+
+import type { LeaseAnswer, LeaseApi, LeaseNews } from "../lease/client.ts";
 import { type Grant, grantedLease, type RawLease } from "../lease/record.ts";
 import type { Clock } from "../platform/clock.ts";
-import type { LeaseApi } from "../sidecar/holder.ts";
-import type { LeaseAnswer, LeaseNews } from "../sidecar/leaseclient.ts";
 
 /** One Lease with resource versions; each call takes `latencyMs`, and may be told to misbehave. */
 export class ModelledLease implements LeaseApi {

@@ -3,14 +3,14 @@
  * the wall clock set back. INV-5 and INV-6 are asserted at each moment; a failure names its seed.
  */
 import { expect, test } from "vitest";
-import { Permit } from "../lease/permit.ts";
-import { isOurs, type RawLease, readLease } from "../lease/record.ts";
-import { permitDeadlineMs } from "../lease/timing.ts";
 import { silentLogger } from "../platform/log.ts";
 import { ManualClock } from "../testing/clocks.ts";
 import { ModelledLease } from "../testing/modelledlease.ts";
 import { seededRandom } from "../testing/seeded.ts";
 import { Holder } from "./holder.ts";
+import { Permit } from "./permit.ts";
+import { isOurs, type RawLease, readLease } from "./record.ts";
+import { permitDeadlineMs } from "./timing.ts";
 
 const WALKS = Number(process.env.FENCEDJOB_WALKS ?? 30);
 const STEPS = 150;

@@ -7,16 +7,13 @@
  * Invariants: renews and releases only what is ours by holder and generation, on the record just read, by
  * resourceVersion (INV-6); never creates a Lease; a loss is final (INV-7).
  */
-import type { Permit } from "../lease/permit.ts";
-import { type Grant, isOurs, type RawLease, readLease, releasedLease, renewedLease } from "../lease/record.ts";
-import { type LeaseTiming, permitDeadlineMs } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
 import { jitter, type Random } from "../platform/random.ts";
-import type { LeaseClient } from "./leaseclient.ts";
-
-/** The one Lease of this job at the API server. */
-export type LeaseApi = Pick<LeaseClient, "get" | "replace" | "watch">;
+import type { LeaseApi } from "./client.ts";
+import type { Permit } from "./permit.ts";
+import { type Grant, isOurs, type RawLease, readLease, releasedLease, renewedLease } from "./record.ts";
+import { type LeaseTiming, permitDeadlineMs } from "./timing.ts";
 
 export interface HolderParts {
   readonly api: LeaseApi;

@@ -3,13 +3,13 @@
  * API server is in leaseclient.api.test.ts and in e2e/.
  */
 import { describe, expect, test } from "vitest";
-import { Permit } from "../lease/permit.ts";
-import { type RawLease, readLease } from "../lease/record.ts";
-import { permitDeadlineMs } from "../lease/timing.ts";
 import { silentLogger } from "../platform/log.ts";
 import { ManualClock } from "../testing/clocks.ts";
 import { ModelledLease } from "../testing/modelledlease.ts";
 import { Holder } from "./holder.ts";
+import { Permit } from "./permit.ts";
+import { type RawLease, readLease } from "./record.ts";
+import { permitDeadlineMs } from "./timing.ts";
 
 const TIMING = { durationMs: 10_000, renewIntervalMs: 3_000, requestTimeoutMs: 2_000, marginMs: 1_000 };
 const ME = { holder: "uid-1", generation: 1 };
