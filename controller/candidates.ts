@@ -97,8 +97,8 @@ export function collectPods(draft: Draft): void {
   for (const pod of snapshot.pods.filter(isAlive)) {
     if (kept.has(pod.name)) continue;
     const past = status.history.find(({ uid }) => uid === pod.uid);
-    const lingersMs =
-      past && past.reason !== "SpecChanged" ? wallMsOf(past.until) + SUPERSEDED_LINGER_MS - snapshot.wallMs : 0;
+    const lingers = past && past.reason !== "SpecChanged" && !status.completionTime;
+    const lingersMs = lingers ? wallMsOf(past.until) + SUPERSEDED_LINGER_MS - snapshot.wallMs : 0;
     // Longer than that: the wall clock was set back.
     if (lingersMs > 0 && lingersMs <= SUPERSEDED_LINGER_MS) draft.lookAgainIn(lingersMs);
     else surplus.push(pod);

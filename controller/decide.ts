@@ -18,6 +18,8 @@ import { isAlive, type PodView, type Snapshot } from "./snapshot.ts";
 
 /** A Lease without our label is not watched. */
 const FOREIGN_LEASE_POLL_MS = 30_000;
+/** After so long without a failure under one owner, earlier ones are not held against the job: as the kubelet does. */
+const PROGRESS_MS = 600_000;
 
 export function decide(snapshot: Snapshot): Plan {
   const draft = new Draft(snapshot);
@@ -85,6 +87,7 @@ function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null
   const { status, snapshot } = draft;
   const report = status.owner ? ownReport(status.owner, snapshot) : null;
   status.generation = Math.max(status.generation, reportedFloor(report, status.generation));
+  forgetFailures(draft);
   dropLostCandidates(draft);
   const successor = readyCandidate(draft);
   const open = !status.completionTime && !spec.suspend && !snapshot.job.deleting && isAdmitted(snapshot);
@@ -96,6 +99,7 @@ function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null
     endOwnership(draft, spec, status.owner, { reason: "SpecChanged", outcome: "superseded", message });
   }
   deadlines(draft, spec);
+  limitRetries(draft, spec);
   if (!status.completionTime && !status.owner && status.failures > spec.backoffLimit) {
     finish(draft, "Failed", "BackoffLimitExceeded", `${count(status.failures, "consecutive failure")} of candidates`);
   }
@@ -190,6 +194,28 @@ function deadlines(draft: Draft, spec: FencedJobSpec): void {
   finish(draft, "Failed", "DeadlineExceeded", message);
 }
 
+/** INV-9: only an owner that has raised every fence has made progress. */
+function forgetFailures({ status, snapshot }: Draft): void {
+  const { owner, fence, failures, lastFailureTime } = status;
+  if (!owner || fence !== owner.generation || failures === 0) return;
+  const sinceMs = Math.max(wallMsOf(owner.since), lastFailureTime ? wallMsOf(lastFailureTime) : 0);
+  if (snapshot.wallMs - sinceMs < PROGRESS_MS) return;
+  status.failures = 0;
+  delete status.lastFailureTime;
+}
+
+/** Containers that the kubelet starts again in place fail as pods do: at the limit no further try is let in (C09). */
+function limitRetries(draft: Draft, spec: FencedJobSpec): void {
+  const { status, snapshot } = draft;
+  const { owner } = status;
+  const retries = snapshot.pods.find(({ uid }) => uid === owner?.uid)?.retries ?? 0;
+  if (status.completionTime || !owner || retries === 0 || status.failures + retries <= spec.backoffLimit) return;
+  status.failures += retries;
+  const message = `${owner.pod} was started again ${count(retries, "time")} in place; ${count(status.failures, "consecutive failure")}`;
+  endOwnership(draft, spec, owner, { reason: "BackoffLimitExceeded", outcome: "superseded", message });
+  finish(draft, "Failed", "BackoffLimitExceeded", message);
+}
+
 function finished(draft: Draft, spec: FencedJobSpec): void {
   const { status, snapshot } = draft;
   draft.condition("Owned", "False", "Finished", "the job has ended");
@@ -222,6 +248,7 @@ function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, state: Owne
   const overdue = overdueMs(timingOf(spec), snapshot.lease?.durationMs);
   const pod = snapshot.pods.find(({ uid }) => uid === owner.uid);
   owner.node = pod?.node ?? owner.node;
+  if (pod?.leaving) owner.leaving = pod.leaving;
   if (state?.kind === "granting") {
     if (mayClaim(snapshot)) draft.actions.push({ kind: "grant" });
     else waitForLease(draft, owner.pod);

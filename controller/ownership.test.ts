@@ -1,8 +1,20 @@
 /** How an ownership ends, and when the Lease may be claimed for another. */
 import { expect, test } from "vitest";
-import { aLease, aPod, aSnapshot, aSpec, condition, failureReport, kinds, owned, owner } from "../testing/snapshots.ts";
+import {
+  aLease,
+  aPod,
+  aSnapshot,
+  aSpec,
+  condition,
+  failureReport,
+  kinds,
+  owned,
+  owner,
+  WALL_MS,
+} from "../testing/snapshots.ts";
 import { decide } from "./decide.ts";
 import type { Plan } from "./draft.ts";
+import type { PodView } from "./snapshot.ts";
 
 test("a pending grant over an older Lease that moved on waits for it anew", () => {
   const status = { generation: 2, attempt: 2, owner: owner(2, 2, ""), history: [] };
@@ -12,13 +24,73 @@ test("a pending grant over an older Lease that moved on waits for it anew", () =
 });
 
 test.each([
-  ["failed", aPod(1, { phase: "Failed", failure: "container app ended with exit code 3 (Error)" }), "PodFailed"],
-  ["gone", null, "PodGone"],
-])("an owner whose pod is %s ends at once, without waiting for the Lease", (_what, pod, reason) => {
+  ["failed", aPod(1, { phase: "Failed", failure: "container app ended with exit code 3 (Error)" }), "PodFailed", 1],
+  ["gone", null, "PodGone", 0],
+  ["evicted", aPod(1, { phase: "Failed", leaving: "Evicted" }), "Evicted", 0],
+])("an owner whose pod is %s ends at once, without waiting for the Lease", (_what, pod, reason, failures) => {
   const plan = decide(aSnapshot({ status: owned(), pods: pod ? [pod] : [], lease: aLease(1, 1) }));
   expect(plan.status.owner).toBeUndefined();
   expect(plan.status.history[0]).toMatchObject({ generation: 1, reason });
-  expect(plan.status.failures).toBe(1);
+  expect(plan.status.failures).toBe(failures);
+});
+
+test("why a pod was taken away is remembered until it is gone, and is no failure of its work (D14)", () => {
+  const status = owned({ failures: 6, lastFailureTime: "2026-11-29T12:00:00Z" });
+  const leaves = decide(
+    aSnapshot({ status, pods: [aPod(1, { deleting: true, leaving: "Preempted" })], lease: aLease(1, 1) }),
+  );
+  expect(leaves.status.owner).toMatchObject({ generation: 1, leaving: "Preempted" });
+  // A successor is prepared meanwhile.
+  expect(leaves.actions).toEqual([{ kind: "createPod", attempt: 2 }]);
+  const gone = decide(aSnapshot({ status: leaves.status, lease: aLease(1, 1) }));
+  expect(gone.status).toMatchObject({ failures: 6, history: [{ generation: 1, reason: "Preempted" }] });
+  expect(condition(gone, "Failed")?.status).toBe("False");
+});
+
+test("a long-running owner that ends well, as it does when it is drained, does not complete the job", () => {
+  const pods = [aPod(1, { phase: "Succeeded", longRunning: true, leaving: "Evicted" })];
+  const plan = decide(aSnapshot({ status: owned(), pods, lease: aLease(1, 1) }));
+  expect(condition(plan, "Complete")?.status).toBe("False");
+  expect(plan.status).toMatchObject({ failures: 0, history: [{ reason: "Evicted" }] });
+  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 2 }]);
+});
+
+test("a long-running owner that has given its Lease back is succeeded at once; another is heard to the end", () => {
+  const status = owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] });
+  const released = (change: Partial<PodView>): Plan =>
+    decide(aSnapshot({ status, pods: [aPod(1, change), aPod(2)], lease: aLease(1, 1, { holder: null }) }));
+  expect(released({ longRunning: true }).status.owner).toMatchObject({ pod: "run-2", generation: 2 });
+  expect(released({}).status.owner).toMatchObject({ pod: "run-1", generation: 1 });
+});
+
+test("tries in place count as failures, and at the limit no other is let in (C09)", () => {
+  const spec = aSpec({ backoffLimit: 3 });
+  const after = (retries: number): Plan =>
+    decide(aSnapshot({ spec, status: owned({ failures: 1 }), pods: [aPod(1, { retries })], lease: aLease(1, 1) }));
+  expect(after(2).status).toMatchObject({ failures: 1, owner: { generation: 1 } });
+  const over = after(3);
+  expect(condition(over, "Failed")).toMatchObject({ status: "True", reason: "BackoffLimitExceeded" });
+  // At once, not after the time in which a superseded application may see the refusal.
+  expect(over.actions).toEqual([
+    { kind: "clearLease", holder: "uid-1", generation: 1 },
+    { kind: "deletePod", pod: "run-1", uid: "uid-1" },
+  ]);
+});
+
+test("ten minutes of one owner with raised fences make up for earlier failures (INV-9)", () => {
+  const after = (status: object, wallMs = WALL_MS): number =>
+    decide(
+      aSnapshot({
+        status: owned({ failures: 5, fence: 1, owner: { ...owner(1, 1), since: "2026-11-29T12:50:00Z" }, ...status }),
+        pods: [aPod(1)],
+        lease: aLease(1, 1),
+        wallMs,
+      }),
+    ).status.failures;
+  expect(after({})).toBe(0);
+  expect(after({}, WALL_MS - 1)).toBe(5);
+  expect(after({ fence: undefined })).toBe(5);
+  expect(after({ lastFailureTime: "2026-11-29T12:55:00Z" })).toBe(5);
 });
 
 test("INV-9: the owner's success completes the job and its name is taken off the Lease", () => {

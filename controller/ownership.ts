@@ -49,8 +49,11 @@ export function ownerState(owner: Owner, snapshot: Snapshot, overdueMs: number):
   if (!lease)
     return owner.leaseUID ? ended("LeaseDeleted", "the Lease was deleted under its holder") : { kind: "granting" };
   if (lease.generation === owner.generation) {
-    if (lease.holder === null)
-      return leaseRemainingMs === 0 ? ended("Released", "the Lease was given back") : { kind: "ending" };
+    if (lease.holder === null) {
+      // What a long-running owner ends with is not waited for: it is not the job's end.
+      const told = leaseRemainingMs > 0 && !pod?.longRunning;
+      return told ? { kind: "ending" } : ended(pod?.leaving ?? "Released", "the Lease was given back");
+    }
     return ended("LeaseTaken", `the Lease names ${lease.holder}, to whom nothing was granted`);
   }
   // Once it was seen to name this grant, a Lease that names another is loss for the owner, whoever wrote it.
@@ -62,13 +65,23 @@ function ended(reason: Reason, message: string): OwnerState {
   return { kind: "ended", end: { reason, outcome: "superseded", message } };
 }
 
+/** A pod that was taken away has not failed, however it ended: drains and preemption must not use up the backoff limit. */
 function podEnded(owner: Owner, pod: PodView | undefined): OwnershipEnd | null {
-  if (!pod) return { reason: "PodGone", outcome: "failure", message: `pod ${owner.pod} no longer exists` };
-  if (pod.phase === "Succeeded")
-    return { reason: "PodSucceeded", outcome: "success", message: `${pod.name} ended well` };
-  if (pod.phase === "Failed")
-    return { reason: "PodFailed", outcome: "failure", message: `${pod.name}: ${pod.failure || "failed"}` };
-  return null;
+  const reason = pod?.leaving ?? (owner.leaving as Reason | undefined) ?? null;
+  if (!pod) {
+    const message = `pod ${owner.pod} no longer exists`;
+    return { reason: reason ?? "PodGone", outcome: "superseded", message };
+  }
+  const { name, phase } = pod;
+  if (phase === "Succeeded") {
+    // Asked to end, a long-running owner ends well; its work goes on elsewhere.
+    const outcome = pod.longRunning ? "superseded" : "success";
+    return { reason: pod.longRunning && reason ? reason : "PodSucceeded", outcome, message: `${name} ended well` };
+  }
+  if (phase !== "Failed") return null;
+  const message = `${name}: ${pod.failure || "failed"}`;
+  if (reason) return { reason, outcome: "superseded", message };
+  return { reason: "PodFailed", outcome: "failure", message };
 }
 
 /** The report of the grant in force, never of an older one (INV-9). */

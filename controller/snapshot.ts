@@ -35,6 +35,12 @@ export interface PodView {
   readonly trouble: { readonly reason: string; readonly text: string } | null;
   /** How a pod that ended badly ended, in words. */
   readonly failure: string;
+  /** It is being taken away, which says nothing about its work; null: it is not. */
+  readonly leaving: Reason | null;
+  /** restartPolicy Always: its end is never the job's end. */
+  readonly longRunning: boolean;
+  /** How often containers that are to end well were started again in place, after they did not. */
+  readonly retries: number;
   readonly lastWords: LastWords | null;
 }
 
@@ -81,7 +87,7 @@ interface RawContainerStatus {
 
 export interface RawPod {
   metadata: ObjectMeta;
-  spec?: { nodeName?: string; [other: string]: unknown };
+  spec?: { nodeName?: string; restartPolicy?: string; [other: string]: unknown };
   status?: {
     phase?: string;
     reason?: string;
@@ -115,6 +121,10 @@ export function viewPod(pod: RawPod, jobGeneration: number): PodView {
     waitingFor: waitingFor(pod),
     trouble: troubleOf(pod),
     failure: failureOf(pod),
+    leaving: leavingOf(pod),
+    longRunning: pod.spec?.restartPolicy === "Always",
+    retries:
+      pod.spec?.restartPolicy === "OnFailure" ? others.reduce((sum, { restartCount = 0 }) => sum + restartCount, 0) : 0,
     lastWords: parseLastWords(sidecar?.state?.terminated?.message),
   };
 }
@@ -154,4 +164,19 @@ function failureOf(pod: RawPod): string {
         `container ${name} ended with exit code ${state?.terminated?.exitCode} (${state?.terminated?.reason ?? "Error"})`,
     )
     .join("; ");
+}
+
+/** Reasons of the pod's condition DisruptionTarget (Kubernetes ≥ 1.26) → ours. */
+const DISRUPTIONS: Readonly<Record<string, Reason>> = {
+  PreemptionByScheduler: "Preempted",
+  EvictionByEvictionAPI: "Evicted",
+  TerminationByKubelet: "Evicted",
+  DeletionByTaintManager: "NodeLost",
+  DeletionByPodGC: "NodeLost",
+};
+
+function leavingOf({ metadata, status = {} }: RawPod): Reason | null {
+  const disruption = status.conditions?.find(({ type, status }) => type === "DisruptionTarget" && status === "True");
+  if (disruption) return DISRUPTIONS[disruption.reason ?? ""] ?? "Evicted";
+  return metadata.deletionTimestamp === undefined ? null : "PodDeleted";
 }

@@ -30,6 +30,9 @@ export function aPod(attempt: number, change: Partial<PodView> = {}): PodView {
     waitingFor: "",
     trouble: null,
     failure: "",
+    leaving: null,
+    longRunning: false,
+    retries: 0,
     lastWords: null,
     ...change,
   };

@@ -32,6 +32,11 @@ export const REASONS = {
   Released: "The owner gave the Lease back.",
   PodFailed: "The owner's pod failed.",
   PodGone: "The owner's pod no longer exists.",
+  PodDeleted: "Somebody deleted the owner's pod.",
+  Evicted:
+    "The owner's pod was evicted: by a drain, by another call of the eviction API, or by its node under pressure.",
+  Preempted: "The owner's pod made room for a pod of higher priority.",
+  NodeLost: "The node of the owner's pod is gone or does not answer.",
   PodSucceeded: "The owner's pod ended well.",
   RaiseRefused: "A database refused this owner's generation for good; it is replaced by a pod with a higher one.",
   // FenceRaised

@@ -20,6 +20,7 @@ const ownerSchema = z.object({
   node: z.string().optional(),
   generation,
   since: time,
+  leaving: z.string().optional().describe("Why its pod is being taken away, once it is."),
   leaseUID: z
     .string()
     .optional()

@@ -1,0 +1,40 @@
+/** What the controller sees in a pod. */
+import { expect, test } from "vitest";
+import { type RawPod, viewPod } from "./snapshot.ts";
+
+function pod(status: RawPod["status"], change: { restartPolicy?: string; deletionTimestamp?: string } = {}): RawPod {
+  const { restartPolicy = "Never", deletionTimestamp } = change;
+  const metadata = { name: "run-1", namespace: "billing", uid: "u", ...(deletionTimestamp && { deletionTimestamp }) };
+  return { metadata, spec: { restartPolicy }, ...(status && { status }) };
+}
+
+test.each([
+  ["PreemptionByScheduler", "Preempted"],
+  ["EvictionByEvictionAPI", "Evicted"],
+  ["TerminationByKubelet", "Evicted"],
+  ["DeletionByTaintManager", "NodeLost"],
+  ["SomethingNew", "Evicted"],
+])("a disruption of kind %s is %s, whether the pod has ended or not (D14)", (reason, ours) => {
+  const conditions = [{ type: "DisruptionTarget", status: "True", reason }];
+  expect(viewPod(pod({ phase: "Running", conditions }), 1).leaving).toBe(ours);
+  expect(viewPod(pod({ phase: "Failed", conditions }, { deletionTimestamp: "2026-11-29T13:00:00Z" }), 1).leaving).toBe(
+    ours,
+  );
+});
+
+test("a pod that somebody deletes leaves, one that fails by itself does not", () => {
+  expect(viewPod(pod({}, { deletionTimestamp: "2026-11-29T13:00:00Z" }), 1).leaving).toBe("PodDeleted");
+  expect(viewPod(pod({ phase: "Failed" }), 1).leaving).toBeNull();
+});
+
+test("tries in place are counted for OnFailure, without the sidecar's; a long-running owner may be started again as often as it takes", () => {
+  const status = {
+    initContainerStatuses: [
+      { name: "fencedjob", restartCount: 7 },
+      { name: "migrate", restartCount: 1 },
+    ],
+    containerStatuses: [{ name: "app", restartCount: 2 }],
+  };
+  expect(viewPod(pod(status, { restartPolicy: "OnFailure" }), 1)).toMatchObject({ retries: 3, longRunning: false });
+  expect(viewPod(pod(status, { restartPolicy: "Always" }), 1)).toMatchObject({ retries: 0, longRunning: true });
+});
