@@ -5,7 +5,7 @@
  * application starts only when the sidecar's startup probe passes, which is after the raise (INV-4).
  */
 
-import type { SidecarConfig } from "../lease/sidecarconfig.ts";
+import { type SidecarConfig, STARTUP_PROBE_SECONDS } from "../lease/sidecarconfig.ts";
 import type { Reason } from "./api/reasons.ts";
 import { API_VERSION, type FencedJobSpec, type JobMeta, KIND, SIDECAR_HTTP_PORT } from "./api/spec.ts";
 import { timingOf } from "./decide.ts";
@@ -199,7 +199,7 @@ function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts): Json {
     startupProbe: {
       httpGet: { path: "/started", port: SIDECAR_HTTP_PORT },
       periodSeconds: 1,
-      timeoutSeconds: 1,
+      timeoutSeconds: STARTUP_PROBE_SECONDS,
       failureThreshold: STARTUP_PROBE_FAILURES_MAX,
     },
     resources: sidecar.resources,

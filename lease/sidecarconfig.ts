@@ -1,6 +1,12 @@
 /** What the controller tells a sidecar through its environment: the only contract between the two processes beside the Lease. */
 import type { LeaseTiming } from "./timing.ts";
 
+/**
+ * How long the kubelet waits for one answer of the startup probe. The sidecar answers the moment the application may start,
+ * and so late only while it may not: else each start would wait for the next probe.
+ */
+export const STARTUP_PROBE_SECONDS = 10;
+
 export interface SidecarDatabase {
   readonly name: string;
   /** Port on 127.0.0.1 where the application finds it. */

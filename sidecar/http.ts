@@ -1,5 +1,7 @@
 /** The sidecar's HTTP port: the startup probe, and the state of ownership for people and metrics. No secrets, no writes. */
-import { createServer } from "node:http";
+import { createServer, type ServerResponse } from "node:http";
+import { STARTUP_PROBE_SECONDS } from "../lease/sidecarconfig.ts";
+import type { Clock } from "../platform/clock.ts";
 
 export interface SidecarState {
   /** The fence is raised in every database: this is what starts the application (INV-4). */
@@ -9,13 +11,26 @@ export interface SidecarState {
   readonly rejectedWrites: number;
 }
 
-export async function startSidecarServer(port: number, state: () => SidecarState): Promise<{ stop(): Promise<void> }> {
-  const server = createServer((request, response) => {
-    const now = state();
+export interface SidecarServerOptions {
+  readonly port: number;
+  readonly clock: Clock;
+  readonly state: () => SidecarState;
+  /** Resolves when `started` becomes true. */
+  readonly whenStarted: Promise<void>;
+}
+
+/** Before the kubelet gives the probe up: an answer that is late is one that it has not heard. */
+const PROBE_HELD_MS = (STARTUP_PROBE_SECONDS - 2) * 1000;
+
+export async function startSidecarServer(options: SidecarServerOptions): Promise<{ stop(): Promise<void> }> {
+  const { port, state } = options;
+  const server = createServer(async (request, response) => {
     if (request.url === "/started") {
-      response.writeHead(now.started ? 200 : 503, { "content-type": "text/plain" }).end(`${now.state}\n`);
+      await hold(response, options);
+      const { started, state: text } = state();
+      response.writeHead(started ? 200 : 503, { "content-type": "text/plain" }).end(`${text}\n`);
     } else if (request.url === "/status") {
-      response.writeHead(200, { "content-type": "application/json" }).end(`${JSON.stringify(now)}\n`);
+      response.writeHead(200, { "content-type": "application/json" }).end(`${JSON.stringify(state())}\n`);
     } else {
       response.writeHead(404, { "content-type": "text/plain" }).end("not here: /started, /status\n");
     }
@@ -31,4 +46,17 @@ export async function startSidecarServer(port: number, state: () => SidecarState
         server.closeAllConnections();
       }),
   };
+}
+
+/** Until the application may start, the kubelet has gone away, or it would soon. */
+function hold(response: ServerResponse, { clock, whenStarted }: SidecarServerOptions): Promise<void> {
+  return new Promise((resolve) => {
+    const cancel = clock.after(PROBE_HELD_MS, resolve);
+    const end = (): void => {
+      cancel();
+      resolve();
+    };
+    response.once("close", end);
+    void whenStarted.then(end);
+  });
 }

@@ -16,7 +16,7 @@ import { ModelledLease } from "../testing/modelledlease.ts";
 import { freePort } from "../testing/postgres.ts";
 import { until } from "../testing/until.ts";
 import { readCredentials } from "./credentials.ts";
-import { startSidecarServer } from "./http.ts";
+import { type SidecarState, startSidecarServer } from "./http.ts";
 import { Sidecar } from "./sidecar.ts";
 import { probeSession } from "./wire/probe.ts";
 import { startWire } from "./wire/thread.ts";
@@ -103,13 +103,14 @@ async function aSidecar(
     await running;
   };
   ends.push(end);
+  const status = async (): Promise<SidecarState> =>
+    (await (await fetch(`http://127.0.0.1:${httpPort}/status`)).json()) as SidecarState;
   return {
     api,
     port,
     end,
-    started: async () => (await fetch(`http://127.0.0.1:${httpPort}/started`)).status === 200,
-    status: async () =>
-      (await fetch(`http://127.0.0.1:${httpPort}/status`)).json() as Promise<{ state: string; rejectedWrites: number }>,
+    started: async () => (await status()).started,
+    status,
     report: (): Report | null => parseReport(readLease(api.lease as RawLease).report),
     lastWords: () => JSON.parse(readFileSync(lastWordsPath, "utf8")),
   };

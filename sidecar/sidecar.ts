@@ -48,6 +48,7 @@ export class Sidecar {
   #raiser: Raiser | null = null;
   #state = "waiting for ownership";
   #started = false;
+  readonly #whenStarted = Promise.withResolvers<void>();
 
   constructor(parts: SidecarParts) {
     this.#parts = parts;
@@ -68,13 +69,18 @@ export class Sidecar {
 
   /** Runs until `signal` aborts, which the kubelet does after the application has ended. */
   async run(signal: AbortSignal): Promise<void> {
-    const { config, log, startServer } = this.#parts;
-    const server = await startServer(config.httpPort, () => ({
-      started: this.#started,
-      state: this.#state,
-      generation: this.#grant?.generation ?? null,
-      rejectedWrites: this.#rejectedWrites(),
-    }));
+    const { config, clock, log, startServer } = this.#parts;
+    const server = await startServer({
+      port: config.httpPort,
+      clock,
+      state: () => ({
+        started: this.#started,
+        state: this.#state,
+        generation: this.#grant?.generation ?? null,
+        rejectedWrites: this.#rejectedWrites(),
+      }),
+      whenStarted: this.#whenStarted.promise,
+    });
     try {
       await this.#own(signal);
     } catch (error) {
@@ -136,6 +142,7 @@ export class Sidecar {
     this.#permit.open();
     this.#state = `owner, generation ${identity.generation}`;
     this.#started = true;
+    this.#whenStarted.resolve();
   }
 
   /** Opens the database's port; while another process of the pod has it, says so and tries again. */

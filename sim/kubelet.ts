@@ -122,7 +122,7 @@ export class PodRuntime {
         if (this.application === "running") wire.open();
         return Promise.resolve(wire);
       },
-      startServer: (_port, state) => {
+      startServer: ({ state }) => {
         this.#state = state;
         return Promise.resolve({ stop: () => Promise.resolve() });
       },
