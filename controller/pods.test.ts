@@ -12,22 +12,24 @@ interface Container {
 
 interface Pod {
   readonly spec: {
+    readonly affinity: object;
     readonly containers: readonly Container[];
     readonly initContainers: readonly Container[];
     readonly volumes: readonly { readonly name: string }[];
   };
 }
 
-/** The pod of a job with these databases; the application, an init container, and the sidecar. */
-function containersOf(databases: readonly object[], env: Container["env"] = []) {
-  const verdict = readSpec({
-    databases,
-    template: { spec: { containers: [{ name: "app", env }], initContainers: [{ name: "migrate" }] } },
-  });
+function podOf(databases: readonly object[], spec: object): Pod {
+  const verdict = readSpec({ databases, template: { spec } });
   if (!verdict.ok) throw new Error(verdict.problems.join());
   const meta = { name: "run", namespace: "billing", uid: "u" };
   const sidecar = { image: "i", imagePullPolicy: "Always", resources: {} };
-  const pod = buildPod({ meta, spec: verdict.spec, sidecar, issuer: "c" }, 1) as unknown as Pod;
+  return buildPod({ meta, spec: verdict.spec, sidecar, issuer: "c" }, 1) as unknown as Pod;
+}
+
+/** Of a pod with these databases: the application, an init container, and the sidecar. */
+function containersOf(databases: readonly object[], env: Container["env"] = []) {
+  const pod = podOf(databases, { containers: [{ name: "app", env }], initContainers: [{ name: "migrate" }] });
   const [own, migrate] = pod.spec.initContainers;
   const config: SidecarConfig = JSON.parse(own?.env?.find(({ name }) => name === "FENCEDJOB_SIDECAR")?.value ?? "");
   return { application: [pod.spec.containers[0]!, migrate!], sidecar: own!, config, volumes: pod.spec.volumes };
@@ -44,6 +46,31 @@ test("PGHOST and PGPORT lead to 127.0.0.1, and no volume of the sidecar reaches 
     expect(mounts(container)).toEqual([]);
   }
   expect(config.databases[0]).not.toHaveProperty("socketDir");
+});
+
+test("a pod keeps away from the job's other pods if it can, and keeps what the template asks for: a node may be lost with its owner", () => {
+  const hostname = { topologyKey: "kubernetes.io/hostname" };
+  const required = [{ ...hostname, labelSelector: { matchLabels: { app: "run" } } }];
+  const theirs = [{ weight: 1, podAffinityTerm: { topologyKey: "zone" } }];
+  const affinity = {
+    nodeAffinity: {},
+    podAntiAffinity: {
+      requiredDuringSchedulingIgnoredDuringExecution: required,
+      preferredDuringSchedulingIgnoredDuringExecution: theirs,
+    },
+  };
+  const ours = { ...hostname, labelSelector: { matchLabels: { "fencedjob.dev/job": "run" } } };
+  const term = { weight: 100, podAffinityTerm: ours };
+  expect(podOf([ledger], { containers: [{ name: "app" }], affinity }).spec.affinity).toEqual({
+    nodeAffinity: {},
+    podAntiAffinity: {
+      requiredDuringSchedulingIgnoredDuringExecution: required,
+      preferredDuringSchedulingIgnoredDuringExecution: [...theirs, term],
+    },
+  });
+  expect(podOf([ledger], { containers: [{ name: "app" }] }).spec.affinity).toEqual({
+    podAntiAffinity: { preferredDuringSchedulingIgnoredDuringExecution: [term] },
+  });
 });
 
 describe("socket: true", () => {

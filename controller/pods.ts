@@ -95,6 +95,7 @@ export function buildPod(parts: PodParts, attempt: number): Json {
     },
     spec: {
       ...pod,
+      affinity: apart(pod.affinity as Json | undefined, meta),
       serviceAccountName: account.name,
       // An account that we made is for the sidecar; the application gets no token of it.
       ...(account.ours && pod.automountServiceAccountToken === undefined
@@ -108,6 +109,23 @@ export function buildPod(parts: PodParts, attempt: number): Json {
       volumes: [...list(pod.volumes), ...sidecarVolumes(spec)],
     },
   };
+}
+
+const WEIGHT_MAX = 100;
+
+/**
+ * On another node than the job's other pods, where there is one with room. The scheduler does not know for most of a minute
+ * that a node was lost: the successor of a lost owner would wait on the same node.
+ */
+function apart(affinity: Json | undefined, { name }: JobMeta): Json {
+  const anti = affinity?.podAntiAffinity as Json | undefined;
+  const podAffinityTerm = {
+    topologyKey: "kubernetes.io/hostname",
+    labelSelector: { matchLabels: { [JOB_LABEL]: name } },
+  };
+  const preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+  const terms = [...list(anti?.[preferred]), { weight: WEIGHT_MAX, podAffinityTerm }];
+  return { ...affinity, podAntiAffinity: { ...anti, [preferred]: terms } };
 }
 
 export function controllerReference(meta: JobMeta): OwnerReference {
