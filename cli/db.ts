@@ -134,6 +134,8 @@ async function status(address: DatabaseAddress, job: string | undefined): Promis
   say(
     `job         ${job}: generation ${row.generation}, holder ${row.holderName || row.holder}, raised ${row.raisedAt}`,
   );
+  if (row.issuer)
+    say(`issuer      ${row.issuer}: the control plane that raised it last; another one is refused (LF005)`);
   const same = row.incarnation === row.presentIncarnation;
   say(`history     ${row.presentIncarnation}${same ? "" : `; the fence was raised in ${row.incarnation} (LF003)`}`);
 }
@@ -166,7 +168,7 @@ async function raiseByHand(options: RaiseCommand): Promise<Raised> {
     {
       drainMs: options.drainSeconds * 1000,
       nonce: systemRandom.bytes(16).toString("hex"),
-      issuer: "fencedjob db raise",
+      issuer: "",
       clock: systemClock,
     },
   );

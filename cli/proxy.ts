@@ -86,7 +86,7 @@ async function runProxy(options: ProxyCommand): Promise<number> {
   const raised = await raise(address, identity, {
     drainMs,
     nonce: systemRandom.bytes(16).toString("hex"),
-    issuer: "fencedjob-proxy",
+    issuer: "",
     clock: systemClock,
     signal,
   });

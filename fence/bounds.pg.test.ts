@@ -6,8 +6,8 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest"
 import { systemClock } from "../platform/clock.ts";
 import { type Fenced, failure, type JobOfTest, startFenced, until } from "../testing/fenced.ts";
 import { postgresVersions } from "../testing/postgres.ts";
-import { RAISE_GRACE_MS } from "./client.ts";
 import { bracketSql, enterLockSql, enterSelectSql } from "./enter.ts";
+import { MOVE_GRACE_MS } from "./move.ts";
 
 const run = promisify(execFile);
 const CLIENTS = 32;
@@ -72,7 +72,7 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     await Promise.all(clients);
     const { rows: after } = await admin.query("SELECT max(id) AS id FROM invoice");
     expect(after[0].id).toBe(rows[0].id);
-    expect(raised.tookMs).toBeLessThan(300 + RAISE_GRACE_MS);
+    expect(raised.tookMs).toBeLessThan(300 + MOVE_GRACE_MS);
     console.log(
       `PostgreSQL ${version}: raise under ${CLIENTS} busy clients took ${Math.round(raised.tookMs)} ms, ${commits} commits before it, ${raised.sessionsEnded} sessions ended`,
     );
@@ -84,7 +84,7 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     const raised = await job.raise(2, { drainMs: 200 });
     expect(raised.sessionsEnded).toBe(1);
     expect(raised.tookMs).toBeGreaterThanOrEqual(200);
-    expect(raised.tookMs).toBeLessThan(200 + RAISE_GRACE_MS);
+    expect(raised.tookMs).toBeLessThan(200 + MOVE_GRACE_MS);
     await expect(old.query("COMMIT")).rejects.toThrow();
     expect((await admin.query("SELECT count(*)::int AS n FROM invoice WHERE generation = -1")).rows[0].n).toBe(0);
   });
@@ -166,7 +166,7 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     const { rows } = await outsider.query("SELECT pg_backend_pid() AS pid");
     const startedMs = systemClock.monoMs();
     const error = await failure(job.raise(2, { drainMs: 100 }));
-    expect(systemClock.monoMs() - startedMs).toBeLessThan(100 + RAISE_GRACE_MS + 2000);
+    expect(systemClock.monoMs() - startedMs).toBeLessThan(100 + MOVE_GRACE_MS + 2000);
     expect(error).toMatchObject({ code: "LF004", final: false });
     expect(error.detail).toContain(
       `server process ${rows[0].pid} of role "postgres", application "night backup", idle in transaction for`,

@@ -30,6 +30,12 @@ export const FENCE_CODES = {
     meaning: "Somebody who did not come through the proxy blocks the raise; the detail names who.",
     hint: "End what is named in the detail; the raise is tried again by itself.",
   },
+  LF005: {
+    severity: "FATAL",
+    final: false,
+    meaning: "Another control plane (cluster) raised the fence of this name last.",
+    hint: "If its work has moved here for good, say so with spec.takeOver; else give one of the two jobs another spec.fenceName.",
+  },
   LF010: {
     severity: "FATAL",
     final: false,

@@ -73,3 +73,9 @@ export interface FenceIdentity {
   /** The pod's name, for people only. */
   readonly holderName: string;
 }
+
+/** Another control plane's fence that may be raised over, up to the generation that a person has seen there. */
+export interface TakeOver {
+  readonly issuer: string;
+  readonly generation: number;
+}

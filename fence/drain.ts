@@ -1,5 +1,5 @@
 /**
- * What runs beside a raise that waits: after the drain time a second connection ends the sessions of older
+ * What runs beside a raise or a close that waits: after the drain time a second connection ends the sessions of older
  * generations (INV-13) and notes who else blocks, so that LF004 can name them.
  */
 import type { Client } from "pg";
@@ -7,12 +7,15 @@ import type { Clock } from "../platform/clock.ts";
 import { type Connect, onDatabase } from "./connection.ts";
 import type { DatabaseAddress, FenceIdentity } from "./database.ts";
 import { FenceError } from "./errors.ts";
+import type { Statement } from "./move.ts";
 
 export interface DrainOptions {
   readonly clock: Clock;
-  readonly signal: AbortSignal | undefined;
+  readonly signal?: AbortSignal | undefined;
   readonly connect?: Connect | undefined;
-  /** Server process of the raise that waits. */
+  readonly doing: "raise" | "close";
+  readonly ending: Statement;
+  /** Server process of the transaction that waits. */
   readonly pid: number;
   /** Receives the names of the sessions that were ended. */
   readonly sessionsEnded: Set<string>;
@@ -26,13 +29,6 @@ interface Blocker {
   readonly busy_seconds: number | null;
   readonly prepared: string | null;
 }
-
-/**
- * The refusals of `fence.raise_begin`, looked at without its lock: a raise that will be refused (INV-1, INV-2, INV-7) must
- * not end the sessions of the owner while it waits.
- */
-const JOB_SQL = `SELECT j.id, (fence.why_not_raised(j, $2, $3)).message IS NULL AS will_be_raised
-  FROM fence.job j WHERE j.name = $1`;
 
 const LOOK_MS = 50;
 const LAST_LOOK_MS_MAX = 1000;
@@ -94,12 +90,12 @@ export class Drain {
   }
 
   async #look(client: Client): Promise<void> {
-    const { fenceName, generation, holder } = this.#identity;
-    const { rows: jobs } = await client.query(JOB_SQL, [fenceName, generation, holder]);
+    const { text, values } = this.#options.ending;
+    const { rows: jobs } = await client.query(text, [...values]);
     const [job] = jobs;
-    if (job?.will_be_raised) {
+    if (job?.may) {
       // Again and again: while we wait for somebody else, an old client may come back in.
-      const ended = await client.query("SELECT fence.end_sessions($1, $2) AS ended", [job.id, generation]);
+      const ended = await client.query("SELECT fence.end_sessions($1, $2) AS ended", [job.id, job.below]);
       for (const session of ended.rows[0].ended) this.#options.sessionsEnded.add(session);
     }
     const { rows } = await client.query("SELECT * FROM fence.blockers($1, $2)", [this.#options.pid, job?.id ?? 0]);
@@ -114,13 +110,15 @@ export class Drain {
     const names = this.#blockers.slice(0, BLOCKERS_MAX).map(describe);
     const more = this.#blockers.length - names.length;
     const [first] = this.#blockers;
+    const { doing } = this.#options;
+    const what = doing === "raise" ? "raised" : "closed";
     return new FenceError("LF004", {
-      message: `generation ${generation} of FencedJob "${fenceName}" cannot be raised: somebody blocks it`,
+      message: `generation ${generation} of FencedJob "${fenceName}" cannot be ${what}: somebody blocks it`,
       detail:
         names.length > 0
           ? `${names.join("; ")}${more > 0 ? `; and ${more} more` : ""}.`
-          : "Who it is could not be seen; pg_locks and pg_stat_activity show it while the raise waits.",
-      hint: `${remedy(first)} The raise is tried again by itself.`,
+          : `Who it is could not be seen; pg_locks and pg_stat_activity show it while the ${doing} waits.`,
+      hint: `${remedy(first)} The ${doing} is tried again by itself.`,
       cause,
     });
   }

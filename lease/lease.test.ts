@@ -234,6 +234,7 @@ describe("report", () => {
     ["a fence that is nothing", { fences: [null] }],
     ["a fence with a generation that is no number", { fences: [{ ...aFence, generation: "7" }] }],
     ["a fence without incarnation", { fences: [{ ...aFence, incarnation: undefined }] }],
+    ["an issuer that is no text", { failures: [{ ...aFailure, issuer: 7 }] }],
     ["a failure that is nothing", { failures: [null] }],
     ["a floor that is no integer", { failures: [{ ...aFailure, floor: 1e300 }] }],
     ["a generation below 1", { generation: 0 }],

@@ -22,6 +22,8 @@ export interface RaiseFailure {
   readonly final: boolean;
   /** Highest generation that the database has accepted, when it said so: the issuer's floor (INV-8). */
   readonly floor: number | null;
+  /** The other control plane that raised the fence last; only with code LF005. */
+  readonly issuer?: string;
 }
 
 export interface Report {
@@ -73,8 +75,8 @@ function isFence(value: unknown): value is RaisedFence {
 }
 
 function isFailure(value: unknown): value is RaiseFailure {
-  const { database, code, message, hint, final, floor } = fieldsOf(value);
-  if (!areTexts(database, code, message, hint) || typeof final !== "boolean") return false;
+  const { database, code, message, hint, final, floor, issuer = "" } = fieldsOf(value);
+  if (!areTexts(database, code, message, hint, issuer) || typeof final !== "boolean") return false;
   return isGenerationOrNone(floor);
 }
 

@@ -26,6 +26,8 @@ export interface SidecarConfig {
   readonly fenceName: string;
   /** Identity of the cluster that issues generations. */
   readonly issuer: string;
+  /** Another issuer's fence that is taken over (spec.takeOver), up to that generation. */
+  readonly takeOver?: { readonly issuer: string; readonly generation: number };
   readonly timing: LeaseTiming;
   readonly drainMs: number;
   readonly databases: readonly SidecarDatabase[];

@@ -4,7 +4,7 @@
  *
  * INV-4: nothing of a database reaches the application before this has succeeded in all of them.
  */
-import { type Raised, raise, readFence } from "../fence/client.ts";
+import { type FenceRow, type Raised, raise, readFence } from "../fence/client.ts";
 import type { Connect } from "../fence/connection.ts";
 import type { DatabaseAddress, FenceIdentity } from "../fence/database.ts";
 import { FenceError, toFenceError } from "../fence/errors.ts";
@@ -92,7 +92,7 @@ export class Raiser {
 
   /** The database, or the thread that serves it, is lost to this pod for good: it must be replaced (INV-7). */
   async superseded({ database, address }: RaisedDatabase, why: string): Promise<void> {
-    const floor = await this.#floor(address);
+    const floor = (await this.#row(address))?.generation ?? null;
     const { generation } = this.#parts.identity;
     const message = `generation ${generation} cannot go on in "${database.name}": ${why}.`;
     this.#tell({ database: database.name, code: "LF001", message, hint: "", final: true, floor });
@@ -141,6 +141,7 @@ export class Raiser {
         drainMs: config.drainMs,
         nonce,
         issuer: config.issuer,
+        takeOver: config.takeOver,
         clock,
         signal,
         connect: databases.connect,
@@ -150,28 +151,40 @@ export class Raiser {
       return { database, address, raised };
     } catch (error) {
       signal.throwIfAborted();
-      const failure = toFenceError(error, address, "raising the fence");
-      return {
-        database: database.name,
-        code: failure.code,
-        message: [failure.message, failure.detail].filter(Boolean).join(" "),
-        hint: failure.hint,
-        final: failure.final,
-        floor: failure.code === "LF001" ? await this.#floor(address) : null,
-      };
+      return await this.#failureOf(toFenceError(error, address, "raising the fence"), database, address);
     }
   }
 
-  /** What the database has accepted already: the next generation must be above it (INV-8). */
-  async #floor(address: DatabaseAddress): Promise<number | null> {
+  async #failureOf(
+    error: FenceError,
+    { name: database }: SidecarDatabase,
+    address: DatabaseAddress,
+  ): Promise<RaiseFailure> {
+    const { code, hint, final } = error;
+    const message = [error.message, error.detail].filter(Boolean).join(" ");
+    if (code !== "LF001" && code !== "LF005") return { database, code, message, hint, final, floor: null };
+    const row = await this.#row(address);
+    const told = { database, code, message, hint, final, floor: row?.generation ?? null };
+    if (code === "LF001" || !row?.issuer) return told;
+    return { ...told, hint: takeOverHint(this.#parts.config, row), issuer: row.issuer };
+  }
+
+  /** Its generation is what the database has accepted already: the next one must be above it (INV-8). */
+  async #row(address: DatabaseAddress): Promise<FenceRow | null> {
     const { identity, clock, log, databases } = this.#parts;
     try {
-      return (await readFence(address, identity.fenceName, { clock, connect: databases.connect }))?.generation ?? null;
+      return await readFence(address, identity.fenceName, { clock, connect: databases.connect });
     } catch (error) {
       log.warn("the fence row could not be read", { error: error instanceof FenceError ? error.message : error });
       return null;
     }
   }
+}
+
+/** The exact command, because two control planes that write into one database are nobody's everyday. */
+function takeOverHint({ namespace, job }: SidecarConfig, { issuer, generation }: FenceRow): string {
+  const patch = JSON.stringify({ spec: { takeOver: { issuer, generation } } });
+  return `If that cluster's work has moved here for good: kubectl patch fencedjob ${job} -n ${namespace} --type merge -p '${patch}' ; else give one of the two another spec.fenceName.`;
 }
 
 function reportOf(database: SidecarDatabase, raised: Raised): RaisedFence {

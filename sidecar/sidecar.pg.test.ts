@@ -6,6 +6,7 @@ import { join } from "node:path";
 import pg from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { withConnection } from "../fence/connection.ts";
+import type { TakeOver } from "../fence/database.ts";
 import { type RawLease, readLease } from "../lease/record.ts";
 import { parseReport, type Report } from "../lease/report.ts";
 import { systemClock } from "../platform/clock.ts";
@@ -58,7 +59,14 @@ const goodSecret = (): void => {
 };
 
 async function aSidecar(
-  change: { generation?: number; api?: ModelledLease; port?: number; uid?: string; socketDir?: string } = {},
+  change: {
+    generation?: number;
+    api?: ModelledLease;
+    port?: number;
+    uid?: string;
+    socketDir?: string;
+    takeOver?: TakeOver;
+  } = {},
 ) {
   const uid = change.uid ?? "uid-1";
   const generation = change.generation ?? 1;
@@ -72,6 +80,7 @@ async function aSidecar(
       job: "job",
       fenceName,
       issuer: "test",
+      ...(change.takeOver && { takeOver: change.takeOver }),
       timing: TIMING,
       drainMs: 200,
       databases: [
@@ -217,6 +226,30 @@ describe("INV-7: one pod, one generation", () => {
       api.change({ holderIdentity: "uid-1" });
     }
     expect((await fenced.job(fenceName).row())?.generation).toBe(0);
+  });
+});
+
+describe("two control planes on one fence name", () => {
+  test("LF005 with the other one, its generation and the command that takes over; the application waits, nobody is disturbed", async () => {
+    goodSecret();
+    await fenced.job(fenceName).raise(7, { issuer: "other cluster" });
+    const sidecar = await aSidecar({ generation: 2 });
+    const failure = await until(() => sidecar.report()?.failures[0]);
+    expect(failure).toMatchObject({ code: "LF005", final: false, floor: 7, issuer: "other cluster" });
+    expect(failure.message).toContain(`FencedJob "${fenceName}" of this name is run by another control plane`);
+    expect(failure.hint).toContain(
+      `kubectl patch fencedjob job -n n --type merge -p '{"spec":{"takeOver":{"issuer":"other cluster","generation":7}}}'`,
+    );
+    expect(await sidecar.started()).toBe(false);
+    expect(await fenced.job(fenceName).row()).toMatchObject({ generation: 7, holder: "uid-7" });
+  });
+
+  test("with the acceptance that spec.takeOver gives it starts", async () => {
+    goodSecret();
+    await fenced.job(fenceName).raise(7, { issuer: "other cluster" });
+    const sidecar = await aSidecar({ generation: 8, takeOver: { issuer: "other cluster", generation: 7 } });
+    await until(() => sidecar.started());
+    expect(await fenced.job(fenceName).row()).toMatchObject({ generation: 8, issuer: "test" });
   });
 });
 

@@ -30,6 +30,13 @@ interface Row {
   incarnation: string;
 }
 
+/** Who raises, and whose raises a person has said to be taken over. */
+export interface Issuing {
+  readonly issuer: string;
+  readonly acceptedIssuer?: string | undefined;
+  readonly acceptedGeneration?: number | undefined;
+}
+
 /** Of a raise that waits for nothing and nobody ends. */
 const IDLE_MS_SPARE = 1_000;
 
@@ -198,16 +205,30 @@ export class Backend implements LockOwner {
   // ---- the raise ----
 
   /** fence.raise_begin: locks the row, and refuses before any gate is touched. */
-  async raiseBegin(name: string, generation: number, holder: string, nonce: string): Promise<Readonly<Row>> {
+  async raiseBegin(
+    name: string,
+    generation: number,
+    holder: string,
+    nonce: string,
+    by: Issuing,
+  ): Promise<Readonly<Row>> {
     await this.#database.locks.take("row", this, "exclusive", this.#lockTimeoutMs);
     const { row, incarnation } = this.#database;
     if (row.generation === generation && row.holder === holder && row.nonce === nonce) {
       if (row.incarnation !== incarnation) throw new SqlError("LF003", "another history");
       return row;
     }
+    if (this.isForeign(by)) throw new SqlError("LF005", `${name}: run by ${row.issuer}`);
     const why = this.whyNotRaised(generation, holder);
     if (why) throw new SqlError("LF001", `${name}: ${why}`);
     return row;
+  }
+
+  /** Another control plane raised last, and nobody has accepted that. */
+  isForeign({ issuer, acceptedIssuer, acceptedGeneration }: Issuing): boolean {
+    const { row } = this.#database;
+    if (row.issuer === "" || issuer === "" || row.issuer === issuer) return false;
+    return row.issuer !== acceptedIssuer || row.generation > (acceptedGeneration ?? 0);
   }
 
   /** INV-1, INV-2, INV-7. */
@@ -219,9 +240,10 @@ export class Backend implements LockOwner {
     return null;
   }
 
-  async raise(identity: FenceIdentity, nonce: string, issuer: string): Promise<Record<string, unknown>> {
+  async raise(identity: FenceIdentity, nonce: string, by: Issuing): Promise<Record<string, unknown>> {
     const { fenceName, generation, holder, holderName } = identity;
-    const before = { ...(await this.raiseBegin(fenceName, generation, holder, nonce)) };
+    const before = { ...(await this.raiseBegin(fenceName, generation, holder, nonce, by)) };
+    const issuer = by.issuer || before.issuer;
     const { locks, state, incarnation } = this.#database;
     const result = {
       previous_generation: before.generation || null,

@@ -90,7 +90,7 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
     },
   ],
   "sessions of older generations are not ended (INV-13)": [
-    { file: "fence/drain.ts", from: "if (job?.will_be_raised) {", to: "if (job?.will_be_raised && false) {" },
+    { file: "fence/drain.ts", from: "if (job?.may) {", to: "if (job?.may && false) {" },
   ],
   "a restarted sidecar raises again: its nonce is the same, and it does not look at what the Lease says (INV-7)": [
     {

@@ -6,7 +6,7 @@ import type pg from "pg";
 import type { Connect } from "../fence/connection.ts";
 import type { FenceIdentity } from "../fence/database.ts";
 import { FenceError } from "../fence/errors.ts";
-import type { Backend, Database } from "./database.ts";
+import type { Backend, Database, Issuing } from "./database.ts";
 import type { Network } from "./network.ts";
 import type { Process } from "./process.ts";
 import { SqlError } from "./sqlerror.ts";
@@ -109,24 +109,18 @@ async function statement(
   const { row, incarnation } = database;
   if (text.startsWith("SELECT id FROM fence.raise_begin")) {
     const [name, generation, holder, nonce] = values as [string, number, string, string];
-    await backend.raiseBegin(name, generation, holder, nonce);
+    await backend.raiseBegin(name, generation, holder, nonce, issuing(values.slice(4)));
     return one({ id: 1 });
   }
   if (text.startsWith("SELECT * FROM fence.raise(")) {
-    const [fenceName, generation, holder, holderName, nonce, issuer] = values as [
-      string,
-      number,
-      string,
-      string,
-      string,
-      string,
-    ];
+    const [fenceName, generation, holder, holderName, nonce] = values as [string, number, string, string, string];
     const identity: FenceIdentity = { fenceName, generation, holder, holderName };
-    return one(await backend.raise(identity, nonce, issuer));
+    return one(await backend.raise(identity, nonce, issuing(values.slice(5))));
   }
   if (text.includes("fence.why_not_raised")) {
     const [, generation, holder] = values as [string, number, string];
-    return one({ id: 1, will_be_raised: backend.whyNotRaised(generation, holder) === null });
+    const refused = backend.isForeign(issuing(values.slice(3))) || backend.whyNotRaised(generation, holder) !== null;
+    return one({ id: 1, below: generation, may: !refused });
   }
   if (text.startsWith("SELECT fence.end_sessions")) return one({ ended: backend.endSessions(Number(values[1])) });
   if (text.startsWith("SELECT * FROM fence.blockers")) return { rows: [] };
@@ -137,6 +131,10 @@ async function statement(
     return one({ ...raised, present: incarnation, raised_at: null });
   }
   throw new Error(`the modelled database does not know: ${text}`);
+}
+
+function issuing([issuer, acceptedIssuer, acceptedGeneration]: Values): Issuing {
+  return { issuer, acceptedIssuer, acceptedGeneration } as Issuing;
 }
 
 const one = (row: Record<string, unknown>): Result => ({ rows: [row] });

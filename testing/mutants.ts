@@ -7,7 +7,7 @@ import { loadMigrations, type Migration } from "../fence/migrations.ts";
 
 type Edit = readonly [from: string, to: string];
 
-const NOT_ASSERTED = "WHERE g.open AND g.generation <> _generation;";
+const NOT_ASSERTED = "WHERE g.open AND g.generation IS DISTINCT FROM _generation;";
 
 export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   "the row is not locked first": [
@@ -17,6 +17,12 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   "an older or equal generation is not refused": [["IF _row.generation >= _generation THEN", "IF false THEN"]],
   "a holder may raise twice": [["AND holder = _holder;\n  IF FOUND THEN", "AND holder = _holder;\n  IF false THEN"]],
   "the nonce is not compared": [[" AND _row.nonce = _nonce", ""]],
+  "another control plane is not refused": [["IF _row.issuer <> _issuer AND", "IF false AND"]],
+  "an acceptance holds for ever": [[" AND _row.generation <= _accepted_generation)", ")"]],
+  "an acceptance is of any issuer": [["(_row.issuer = _accepted_issuer AND ", "(true AND "]],
+  "a raise by hand takes the job from its control plane": [
+    ["issuer = coalesce(nullif(_issuer, ''), _row.issuer)", "issuer = _issuer"],
+  ],
   "an absurd jump is allowed": [["_generation - _row.generation > 1000000", "false"]],
   "our own retry is believed in any history": [
     ["    PERFORM fence.check_owner(_row.id, _generation, _holder);\n    RETURN _row;", "    RETURN _row;"],
@@ -34,9 +40,7 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
     ["WHERE g.generation = _row.generation OR g.open ORDER", "WHERE g.generation = _row.generation ORDER"],
   ],
   "the gate is locked ACCESS EXCLUSIVE": [["IN EXCLUSIVE MODE", "IN ACCESS EXCLUSIVE MODE"]],
-  "older sessions are not ended": [
-    ["sessions_ended := fence.end_sessions(_row.id, _generation);", "sessions_ended := '{}';"],
-  ],
+  "older sessions are not ended": [["_ended := fence.end_sessions(_row.id, _below);", "_ended := '{}';"]],
   "sessions are ended by pid alone": [
     [
       "ON a.pid = s.pid AND (a.backend_start IS NULL OR a.backend_start = s.backend_start)\n    WHERE s.job_id = _job AND s.generation < _generation",
@@ -75,8 +79,8 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   ],
   "the checkpoint is read before the drain": [
     [
-      "  IF NOT fence.raise_bracket(_row.id) THEN",
-      "  SELECT c.progress INTO checkpoint FROM fence.claim c WHERE c.job_id = _row.id ORDER BY c.generation DESC LIMIT 1;\n  IF NOT fence.raise_bracket(_row.id) THEN",
+      "  sessions_ended := fence.shut(_row, _generation);",
+      "  SELECT c.progress INTO checkpoint FROM fence.claim c WHERE c.job_id = _row.id ORDER BY c.generation DESC LIMIT 1;\n  sessions_ended := fence.shut(_row, _generation);",
     ],
     [
       "  SELECT c.progress INTO checkpoint FROM fence.claim c WHERE c.job_id = _row.id ORDER BY c.generation DESC LIMIT 1;\n  UPDATE",

@@ -7,7 +7,7 @@
  */
 import type pg from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { RAISE_GRACE_MS } from "../../fence/client.ts";
+import { MOVE_GRACE_MS } from "../../fence/move.ts";
 import { judgeCommitOrder } from "../../testing/commitorder.ts";
 import { type Failure, type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
@@ -63,7 +63,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     const ended = await clients({ proxy, admin, level });
 
     const { tookMs, sessionsEnded } = await job.raise(2, { drainMs: DRAIN_MS });
-    expect(tookMs).toBeLessThan(DRAIN_MS + RAISE_GRACE_MS);
+    expect(tookMs).toBeLessThan(DRAIN_MS + MOVE_GRACE_MS);
     expect(sessionsEnded).toBeGreaterThan(0);
     // The successor begins: nothing of the old generation holds a lock against it.
     await admin.query(

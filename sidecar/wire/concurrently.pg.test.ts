@@ -5,7 +5,7 @@
  */
 import type pg from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { RAISE_GRACE_MS } from "../../fence/client.ts";
+import { MOVE_GRACE_MS } from "../../fence/move.ts";
 import { type Fenced, failure, startFenced, until } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
 import { serve, serveNewJob } from "../../testing/proxy.ts";
@@ -144,7 +144,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     const { tookMs, sessionsEnded } = await job.raise(2, { drainMs: DRAIN_MS });
     expect(sessionsEnded).toBe(1);
     expect(tookMs).toBeGreaterThanOrEqual(DRAIN_MS);
-    expect(tookMs).toBeLessThan(DRAIN_MS + RAISE_GRACE_MS);
+    expect(tookMs).toBeLessThan(DRAIN_MS + MOVE_GRACE_MS);
     const catalog = (await admin.query(CATALOG)).rows;
     expect(await left()).toEqual(one.left);
     expect(await ended).toMatchObject({ severity: "FATAL", code: "08007" });

@@ -162,7 +162,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     const raiser = await fenced.connect();
     await raiser.query("BEGIN READ WRITE");
     const { fenceName } = job.identity(2);
-    await raiser.query("SELECT fence.raise($1, 2, 'uid-2', 'invoice-run-2', 'n', 'i')", [fenceName]);
+    await raiser.query("SELECT fence.raise($1, 2, 'uid-2', 'invoice-run-2', 'n', 'test')", [fenceName]);
     await clock.waiting.promise;
     await raiser.query("COMMIT");
     expectOver(await ended);

@@ -5,7 +5,7 @@
 import { queryObjects } from "node:v8";
 import type pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { RAISE_GRACE_MS } from "../../fence/client.ts";
+import { MOVE_GRACE_MS } from "../../fence/move.ts";
 import { type Clock, systemClock } from "../../platform/clock.ts";
 import { type Fenced, startFenced } from "../../testing/fenced.ts";
 import { oldestAndNewest } from "../../testing/postgres.ts";
@@ -62,7 +62,7 @@ describe.each(oldestAndNewest().slice(-1))("PostgreSQL %i", (version) => {
     });
     const raised = await job.raise(2, { drainMs: DRAIN_MS });
     expect(raised.sessionsEnded).toBe(SESSIONS);
-    expect(raised.tookMs).toBeLessThan(DRAIN_MS + RAISE_GRACE_MS);
+    expect(raised.tookMs).toBeLessThan(DRAIN_MS + MOVE_GRACE_MS);
     const written = await count("ledger");
     await Promise.all([...working, ...clients.slice(BUSY).map((client) => client.until(() => client.closed))]);
     for (const client of clients) expect(client.transcript.at(-1)).toMatch(/^E S=FATAL C=(LF001|08007) /);
