@@ -52,9 +52,7 @@ beforeAll(async () => {
   await api.createNamespace(NAMESPACE);
   await api.kubectl(["-n", NAMESPACE, "create", "-f", "-"], JSON.stringify(rights));
   directory = await mkdtemp(path.join(tmpdir(), "fencedjob-lease-"));
-  const bound = ["--bound-object-kind", "Pod", "--bound-object-name", "invoice-run-1"];
-  const token = await api.kubectl(["-n", NAMESPACE, "create", "token", "invoice-run", ...bound]);
-  await writeFile(path.join(directory, "token"), token);
+  await writeFile(path.join(directory, "token"), await api.podToken(NAMESPACE, "invoice-run", "invoice-run-1"));
   await writeFile(path.join(directory, "ca.crt"), api.caPem);
 });
 

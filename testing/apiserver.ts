@@ -33,6 +33,8 @@ export interface TestApiServer {
   kubectl(args: readonly string[], input?: string): Promise<string>;
   /** A namespace in which pods are admitted: with its service account `default`, which no controller makes here. */
   createNamespace(name: string): Promise<void>;
+  /** A token of the service account that is bound to the pod, as the kubelet mounts one into it. */
+  podToken(namespace: string, account: string, pod: string): Promise<string>;
   /** Ends the API server alone, as a crash; etcd and the address stay. */
   stopApi(): Promise<void>;
   /** Starts it again on the same address, with everything it stored. */
@@ -86,6 +88,10 @@ export async function startApiServer(options: TestApiServerOptions = {}): Promis
       const account = { apiVersion: "v1", kind: "ServiceAccount", metadata: { name: "default", namespace: name } };
       const items = [{ apiVersion: "v1", kind: "Namespace", metadata: { name } }, account];
       await kubectl(["apply", "--server-side", "-f", "-"], JSON.stringify({ apiVersion: "v1", kind: "List", items }));
+    },
+    podToken: async (namespace, account, pod) => {
+      const bound = ["--bound-object-kind", "Pod", "--bound-object-name", pod];
+      return (await kubectl(["-n", namespace, "create", "token", account, ...bound])).trim();
     },
     startApi,
     stopApi: () => stopDaemon(dir, "kube-apiserver", 0),
