@@ -52,6 +52,7 @@ export function registerSidecar(program: Command): void {
         leaveLastWords: (words) => writeFileSync(TERMINATION_LOG, JSON.stringify(words)),
       });
       await sidecar.run(signal);
+      if (config.purpose === "close" && !sidecar.closed) process.exitCode = 1;
       api.close();
     });
 }

@@ -48,6 +48,8 @@ export interface FenceRow {
   readonly issuer: string;
   /** The database's wall time, ISO 8601; for people. Empty if nothing was raised. */
   readonly raisedAt: string;
+  /** As `raisedAt`; empty as long as the generation is open. */
+  readonly closedAt: string;
   /** A raise, of this job or of another in this database, was under way just before the row was read. */
   readonly raising: boolean;
 }
@@ -120,8 +122,9 @@ export async function readFence(
     // In front of the row: a raise that is not seen here has committed what is read next, or never will.
     const { raising } = (await client.query(RAISING)).rows[0];
     const { rows } = await client.query(
-      `SELECT id, generation, holder, holder_name, incarnation, fence.incarnation() AS present, issuer, raised_at
-       FROM fence.job WHERE name = $1`,
+      `SELECT j.id, j.generation, j.holder, j.holder_name, j.incarnation, fence.incarnation() AS present, j.issuer,
+         j.raised_at, c.closed_at
+       FROM fence.job j LEFT JOIN fence.claim c ON c.job_id = j.id AND c.generation = j.generation WHERE j.name = $1`,
       [fenceName],
     );
     const [row] = rows;
@@ -135,6 +138,7 @@ export async function readFence(
       presentIncarnation: row.present,
       issuer: row.issuer ?? "",
       raisedAt: row.raised_at?.toISOString() ?? "",
+      closedAt: row.closed_at?.toISOString() ?? "",
       raising,
     };
   });

@@ -219,6 +219,7 @@ describe("report", () => {
     incarnation: "x",
     tookMs: 1.5,
     sessionsEnded: 0,
+    closed: false,
   };
 
   test("whatever stands in the annotation, reading it does not throw", () => {
@@ -242,6 +243,12 @@ describe("report", () => {
     const report = { generation: 3, fences: [aFence], failures: [aFailure] };
     expect(parseReport(JSON.stringify(report))).toEqual(report);
     expect(parseReport(JSON.stringify({ ...report, ...change }))).toBeNull();
+  });
+
+  test("the report of a sidecar that knew nothing of closing is one, and has closed nothing", () => {
+    const { closed: _, ...older } = aFence;
+    const report = parseReport(JSON.stringify({ generation: 3, fences: [older], failures: [] }));
+    expect(report?.fences).toEqual([aFence]);
   });
 
   test("a report is read as it was written, and stays small enough for an annotation", () => {

@@ -10,6 +10,8 @@ export interface RaisedFence {
   readonly incarnation: string;
   readonly tookMs: number;
   readonly sessionsEnded: number;
+  /** The generation was given up there: nobody writes until the next raise. */
+  readonly closed: boolean;
 }
 
 export interface RaiseFailure {
@@ -60,7 +62,8 @@ export function parseReport(text: string | null): Report | null {
   const { generation, fences, failures } = value;
   if (!Array.isArray(fences) || !fences.every(isFence)) return null;
   if (!Array.isArray(failures) || !failures.every(isFailure)) return null;
-  return { generation, fences, failures };
+  // A sidecar of an older version does not close.
+  return { generation, fences: fences.map((fence) => ({ ...fence, closed: fence.closed === true })), failures };
 }
 
 const isGeneration = (value: unknown): value is number => Number.isSafeInteger(value) && Number(value) >= 1;

@@ -20,6 +20,8 @@ export interface SidecarDatabase {
 }
 
 export interface SidecarConfig {
+  /** close: raise, close at once, release, end; for where nobody is left who could close. Absent: own the job. */
+  readonly purpose?: "close";
   readonly namespace: string;
   /** Name of the FencedJob and of its Lease. */
   readonly job: string;

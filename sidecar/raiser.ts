@@ -1,10 +1,12 @@
 /**
- * Raises the fence in every database of the job, and keeps trying while that can succeed. What went wrong is in the
+ * Raises the fence in every database of the job, keeps trying while that can succeed, and closes what it has raised. What went wrong is in the
  * report that travels with the next renewal, so that `kubectl describe` shows it.
  *
  * INV-4: nothing of a database reaches the application before this has succeeded in all of them.
  */
+
 import { type FenceRow, type Raised, raise, readFence } from "../fence/client.ts";
+import { closeFence } from "../fence/close.ts";
 import type { Connect } from "../fence/connection.ts";
 import type { DatabaseAddress, FenceIdentity } from "../fence/database.ts";
 import { FenceError, toFenceError } from "../fence/errors.ts";
@@ -51,6 +53,8 @@ export class Raiser {
   readonly #parts: RaiserParts;
   readonly #fences = new Map<string, RaisedFence>();
   readonly #failures = new Map<string, RaiseFailure>();
+  /** By this life. */
+  readonly #raised: RaisedDatabase[] = [];
 
   constructor(parts: RaiserParts) {
     this.#parts = parts;
@@ -85,6 +89,38 @@ export class Raiser {
     return null;
   }
 
+  /**
+   * Closes what this life has raised and nobody has closed yet: one attempt in each database, side by side. True when
+   * nothing is left. Does not reject: whoever is about to give the Lease back must not be kept from it.
+   */
+  async closeAll(signal: AbortSignal): Promise<boolean> {
+    const closed = await Promise.all(this.#raised.map((one) => this.#close(one, signal)));
+    return closed.every(Boolean);
+  }
+
+  async #close({ database, address }: RaisedDatabase, signal: AbortSignal): Promise<boolean> {
+    const { config, identity, clock, log, databases } = this.#parts;
+    const fence = this.#fences.get(database.name);
+    if (!fence || fence.closed) return true;
+    try {
+      const { connect } = databases;
+      const closed = await closeFence(address, identity, { drainMs: config.drainMs, clock, signal, connect });
+      log.info("fence closed", { database: database.name, ...closed });
+      this.#fences.set(database.name, { ...fence, closed: true });
+      this.mended(database);
+      this.#parts.changed();
+      return true;
+    } catch (error) {
+      const { code, message, detail, hint } = toFenceError(error, address, "closing the fence");
+      log.warn("the fence was not closed", { database: database.name, code, message, detail });
+      const told = this.#failures.get(database.name)?.message;
+      const failure = { database: database.name, code, message: [message, detail].filter(Boolean).join(" "), hint };
+      this.#failures.set(database.name, { ...failure, final: false, floor: null });
+      if (told !== failure.message) this.#parts.changed();
+      return false;
+    }
+  }
+
   /** Something else keeps the database from the application; told once until it changes. */
   failed(database: SidecarDatabase, { code, message, hint }: Pick<RaiseFailure, "code" | "message" | "hint">): void {
     this.#tell({ database: database.name, code, message, hint, final: false, floor: null });
@@ -117,6 +153,7 @@ export class Raiser {
       if ("raised" in result) {
         this.#failures.delete(database.name);
         this.#fences.set(database.name, reportOf(database, result.raised));
+        this.#raised.push(result);
         log.info("fence raised", { database: database.name, ...result.raised });
         this.#parts.changed();
         return result;
@@ -146,7 +183,9 @@ export class Raiser {
         signal,
         connect: databases.connect,
       });
-      const refused = await databases.probe(address, raised, identity, { clock, random, signal });
+      // Who only closes serves no session.
+      const refused =
+        config.purpose === "close" ? null : await databases.probe(address, raised, identity, { clock, random, signal });
       if (refused) return { database: database.name, ...refused, final: false, floor: null };
       return { database, address, raised };
     } catch (error) {
@@ -189,5 +228,6 @@ function takeOverHint({ namespace, job }: SidecarConfig, { issuer, generation }:
 
 function reportOf(database: SidecarDatabase, raised: Raised): RaisedFence {
   const { generation, previousGeneration, incarnation, tookMs, sessionsEnded } = raised;
-  return { database: database.name, generation, previousGeneration, incarnation, tookMs, sessionsEnded };
+  const closed = false;
+  return { database: database.name, generation, previousGeneration, incarnation, tookMs, sessionsEnded, closed };
 }

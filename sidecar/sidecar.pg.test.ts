@@ -66,6 +66,7 @@ async function aSidecar(
     uid?: string;
     socketDir?: string;
     takeOver?: TakeOver;
+    purpose?: "close";
   } = {},
 ) {
   const uid = change.uid ?? "uid-1";
@@ -80,6 +81,7 @@ async function aSidecar(
       job: "job",
       fenceName,
       issuer: "test",
+      ...(change.purpose && { purpose: change.purpose }),
       ...(change.takeOver && { takeOver: change.takeOver }),
       timing: TIMING,
       drainMs: 200,
@@ -118,6 +120,8 @@ async function aSidecar(
     api,
     port,
     end,
+    running,
+    closed: () => sidecar.closed,
     started: async () => (await status()).started,
     status,
     report: (): Report | null => parseReport(readLease(api.lease as RawLease).report),
@@ -306,6 +310,64 @@ describe("loss", () => {
 });
 
 describe("the end", () => {
+  test("closes the generation in front of the release, and says so with it: nobody is left who could write (INV-3)", async () => {
+    goodSecret();
+    const sidecar = await aSidecar();
+    await until(() => sidecar.started());
+    const { jobId } = (await fenced.job(fenceName).row())!;
+    await sidecar.end();
+    expect(readLease(sidecar.api.lease as RawLease)).toMatchObject({ holder: null, generation: 1 });
+    expect(sidecar.report()?.fences).toMatchObject([{ database: "ledger", generation: 1, closed: true }]);
+    expect((await fenced.job(fenceName).row())?.closedAt).not.toBe("");
+    await expect(fenced.job(fenceName).admit(jobId, 1)).rejects.toMatchObject({ code: "LF001" });
+  });
+
+  test("a close that does not succeed is told, and does not keep the Lease back", async () => {
+    goodSecret();
+    const sidecar = await aSidecar();
+    await until(() => sidecar.started());
+    const { jobId } = (await fenced.job(fenceName).row())!;
+    const admin = await fenced.connectAdmin();
+    await admin.query(`BEGIN; LOCK TABLE fence.gate_${jobId}_1 IN EXCLUSIVE MODE`);
+    await sidecar.end();
+    await admin.query("ROLLBACK");
+    expect(readLease(sidecar.api.lease as RawLease).holder).toBeNull();
+    expect(sidecar.report()).toMatchObject({
+      fences: [{ closed: false }],
+      failures: [{ code: "LF004", final: false }],
+    });
+  });
+
+  test("a sidecar that lost ownership closes nothing", async () => {
+    goodSecret();
+    const sidecar = await aSidecar();
+    await until(() => sidecar.started());
+    sidecar.api.change({ holderIdentity: "uid-2" }, { "fencedjob.dev/generation": "2" });
+    await until(async () => (await sidecar.status()).state.startsWith("generation 1 is over"));
+    await sidecar.end();
+    expect((await fenced.job(fenceName).row())?.closedAt).toBe("");
+  });
+
+  test("a pod that only closes raises, closes, tells it, gives the Lease back and ends; a Secret that comes later will do", async () => {
+    await fenced.job(fenceName).raise(1, { holder: "uid-0" });
+    const sidecar = await aSidecar({ generation: 2, purpose: "close" });
+    await until(() => sidecar.report()?.failures[0]?.code === "LF017");
+    goodSecret();
+    await sidecar.running;
+    expect(sidecar.closed()).toBe(true);
+    expect(readLease(sidecar.api.lease as RawLease)).toMatchObject({ holder: null, generation: 2 });
+    expect(sidecar.report()).toMatchObject({ failures: [], fences: [{ generation: 2, closed: true }] });
+    expect(await fenced.job(fenceName).row()).toMatchObject({ generation: 2, holder: "uid-1" });
+  });
+
+  test("a pod that only closes and loses the Lease ends without having closed", async () => {
+    const sidecar = await aSidecar({ generation: 2, purpose: "close" });
+    await until(() => sidecar.report()?.failures[0]?.code === "LF017");
+    sidecar.api.change({ holderIdentity: "uid-2" }, { "fencedjob.dev/generation": "3" });
+    await sidecar.running;
+    expect(sidecar.closed()).toBe(false);
+  });
+
   test("gives the Lease back only after the sessions have ended (A05)", async () => {
     goodSecret();
     const sidecar = await aSidecar();

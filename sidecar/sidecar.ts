@@ -1,5 +1,6 @@
 /**
- * The sidecar's life: wait for the grant, renew, raise, open the proxies, serve until the pod ends.
+ * The sidecar's life: wait for the grant, renew, raise, open the proxies, serve until the pod ends, close, give the Lease back.
+ * Or, in a pod that only closes: raise, close, give it back, and end.
  *
  * Invariants: no proxy listens and the startup probe does not pass before the raise has committed in every database
  * (INV-4); a loss is final for this pod (INV-7). The process never exits while it waits or after a loss: the kubelet
@@ -36,6 +37,10 @@ export interface SidecarParts {
 
 const NONCE_BYTES = 16;
 const LISTEN_RETRY_MS = 2_000;
+/** Of the close at the end: the next raise does the same, so that the release need not be held up for longer. */
+const CLOSE_MS_MAX = 4_000;
+const CLOSE_RETRY_MS = 1_000;
+const REFUSED = "a database refused this generation for good; the pod is replaced";
 /** The containers of a pod may run as any user; nobody outside of the pod has the volume. */
 const SHARED_SOCKET_MODE = 0o777;
 
@@ -48,6 +53,8 @@ export class Sidecar {
   #raiser: Raiser | null = null;
   #state = "waiting for ownership";
   #started = false;
+  /** Closed in every database, by a pod that is there for that. */
+  readonly #closed = new AbortController();
   readonly #whenStarted = Promise.withResolvers<void>();
 
   constructor(parts: SidecarParts) {
@@ -92,8 +99,12 @@ export class Sidecar {
     }
   }
 
+  get closed(): boolean {
+    return this.#closed.signal.aborted;
+  }
+
   async #own(signal: AbortSignal): Promise<void> {
-    const { log } = this.#parts;
+    const { log, config } = this.#parts;
     const grant = await this.#holder.waitForGrant(signal);
     this.#grant = grant;
     this.#state = `raising the fence to generation ${grant.generation}`;
@@ -103,15 +114,18 @@ export class Sidecar {
     const raiser = this.#raiserOf(identity);
     this.#raiser = raiser;
     const lost = new AbortController();
-    const holding = this.#holder.hold(grant, signal).then((why) => {
+    const holding = this.#holder.hold(grant, AbortSignal.any([signal, this.#closed.signal])).then((why) => {
       if (why === null) return;
       this.#lose(why);
       lost.abort(new Error(why));
     });
-    await this.#open(identity, raiser, AbortSignal.any([signal, lost.signal])).catch((error) => {
-      if (!lost.signal.aborted && !signal.aborted) throw error;
+    const onlyCloses = config.purpose === "close";
+    const ours = AbortSignal.any([signal, lost.signal]);
+    await (onlyCloses ? this.#close(raiser, ours) : this.#open(identity, raiser, ours)).catch((error) => {
+      if (!ours.aborted) throw error;
     });
     await holding;
+    if (onlyCloses) return;
     // Lost: the proxies go on answering why, until the application has ended.
     if (!signal.aborted)
       await new Promise<void>((resolve) => signal.addEventListener("abort", () => resolve(), { once: true }));
@@ -134,7 +148,7 @@ export class Sidecar {
   async #open(identity: FenceIdentity, raiser: Raiser, signal: AbortSignal): Promise<void> {
     const raised = await raiser.raiseAll(signal);
     if (!raised) {
-      this.#state = "a database refused this generation for good; the pod is replaced";
+      this.#state = REFUSED;
       return;
     }
     for (const one of raised) this.#wires.push(await this.#listen(one, identity, raiser, signal));
@@ -143,6 +157,16 @@ export class Sidecar {
     this.#state = `owner, generation ${identity.generation}`;
     this.#started = true;
     this.#whenStarted.resolve();
+  }
+
+  async #close(raiser: Raiser, signal: AbortSignal): Promise<void> {
+    if (!(await raiser.raiseAll(signal))) {
+      this.#state = REFUSED;
+      return;
+    }
+    while (!(await raiser.closeAll(signal))) await this.#parts.clock.sleep(CLOSE_RETRY_MS, signal);
+    this.#state = `generation ${this.#grant?.generation} is closed`;
+    this.#closed.abort();
   }
 
   /** Opens the database's port; while another process of the pod has it, says so and tries again. */
@@ -189,7 +213,7 @@ export class Sidecar {
     this.#parts.log.warn("ownership is lost", { why });
   }
 
-  /** The application has ended: refuse new work, end what is open, only then give the Lease back (A05). */
+  /** The application has ended: refuse new work, end what is open, close, only then give the Lease back (A05). */
   async #end(): Promise<void> {
     this.#parts.log.info("asked to end", { state: this.#state });
     const held = this.#permit.state(this.#parts.clock.monoMs()) !== "lost";
@@ -201,7 +225,17 @@ export class Sidecar {
     } catch (error) {
       this.#parts.log.warn("the termination message could not be written; refused writes are not counted", { error });
     }
-    if (held) await this.#holder.release(this.#grant);
+    if (!held) return;
+    await this.#closeInTime();
+    await this.#holder.release(this.#grant);
+  }
+
+  /** Whoever lost ownership does not come here: his generation is closed by the raise that superseded it. */
+  async #closeInTime(): Promise<void> {
+    const bound = new AbortController();
+    const cancel = this.#parts.clock.after(CLOSE_MS_MAX, () => bound.abort(new Error("the release does not wait")));
+    await this.#raiser?.closeAll(bound.signal);
+    cancel();
   }
 
   #rejectedWrites(): number {

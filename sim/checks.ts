@@ -26,9 +26,11 @@ export class Checks {
   /** Work that was committed, in all histories. */
   committed = 0;
   raises = 0;
+  closes = 0;
   readonly #world: World;
   /** The generation that may commit, in the present history; none before its first raise. */
   #latest = 0;
+  #closed = 0;
   readonly #raisedBy = new Map<string, number>();
   readonly #raised = new Map<number, string>();
   readonly #holderOf = new Map<number, string>();
@@ -46,9 +48,16 @@ export class Checks {
     const { generation } = commit;
     if (commit.kind === "work") {
       this.committed++;
+      if (generation === this.#closed) violated(`INV-3: work of generation ${generation} committed behind its close`);
       if (generation !== this.#latest) {
         violated(`INV-3: work of generation ${generation} committed behind the raise of ${this.#latest}`);
       }
+      return;
+    }
+    if (commit.kind === "close") {
+      this.closes++;
+      if (generation !== this.#latest) violated(`INV-3: ${generation} was closed under the raise of ${this.#latest}`);
+      this.#closed = generation;
       return;
     }
     this.raises++;
@@ -67,6 +76,7 @@ export class Checks {
   /** The database has another history, in which nothing was raised yet: what it says of generations is the old one's. */
   restored(): void {
     this.#latest = 0;
+    this.#closed = 0;
     this.#raised.clear();
     this.#raisedBy.clear();
   }

@@ -17,6 +17,7 @@ interface State {
   readonly gates: Map<number, boolean>;
   /** Generation by holder. */
   readonly claims: Map<string, number>;
+  readonly closed: Set<number>;
   /** Protected work: the generations of its commits, in their order. */
   readonly work: number[];
 }
@@ -43,6 +44,7 @@ const IDLE_MS_SPARE = 1_000;
 /** A commit, as it took effect. */
 export type Commit =
   | { readonly kind: "raise"; readonly generation: number; readonly holder: string }
+  | { readonly kind: "close"; readonly generation: number }
   | { readonly kind: "work"; readonly generation: number };
 
 export class Database {
@@ -58,6 +60,7 @@ export class Database {
     job: { generation: 0, holder: "", holderName: "", nonce: "", issuer: "", incarnation: "" },
     gates: new Map(),
     claims: new Map(),
+    closed: new Set(),
     work: [],
   };
   #pids = 0;
@@ -188,10 +191,17 @@ export class Backend implements LockOwner {
 
   /** fence.admit_session, in a transaction that has entered. */
   admit({ generation, holder }: FenceIdentity): void {
-    const { row, incarnation, sessions } = this.#database;
-    if (row.generation !== generation || row.holder !== holder) throw new SqlError("LF001", "over");
-    if (row.incarnation !== incarnation) throw new SqlError("LF003", "another history");
+    this.#checkOwner(generation, holder);
+    const { sessions } = this.#database;
     this.#changes.push(() => sessions.set(this.pid, generation));
+  }
+
+  #checkOwner(generation: number, holder: string): void {
+    const { row, incarnation, state } = this.#database;
+    if (row.generation < generation) throw new SqlError("LF003", "never raised in this history");
+    if (row.generation !== generation || row.holder !== holder) throw new SqlError("LF001", "over");
+    if (state.closed.has(generation)) throw new SqlError("LF001", "closed");
+    if (row.incarnation !== incarnation) throw new SqlError("LF003", "another history");
   }
 
   /** A write of the application; it takes effect with the commit. */
@@ -213,9 +223,9 @@ export class Backend implements LockOwner {
     by: Issuing,
   ): Promise<Readonly<Row>> {
     await this.#database.locks.take("row", this, "exclusive", this.#lockTimeoutMs);
-    const { row, incarnation } = this.#database;
+    const { row } = this.#database;
     if (row.generation === generation && row.holder === holder && row.nonce === nonce) {
-      if (row.incarnation !== incarnation) throw new SqlError("LF003", "another history");
+      this.#checkOwner(generation, holder);
       return row;
     }
     if (this.isForeign(by)) throw new SqlError("LF005", `${name}: run by ${row.issuer}`);
@@ -244,7 +254,7 @@ export class Backend implements LockOwner {
     const { fenceName, generation, holder, holderName } = identity;
     const before = { ...(await this.raiseBegin(fenceName, generation, holder, nonce, by)) };
     const issuer = by.issuer || before.issuer;
-    const { locks, state, incarnation } = this.#database;
+    const { state, incarnation } = this.#database;
     const result = {
       previous_generation: before.generation || null,
       previous_issuer: before.issuer,
@@ -252,10 +262,7 @@ export class Backend implements LockOwner {
       checkpoint: null,
     };
     if (before.generation === generation) return { ...result, sessions_ended: [] };
-    for (const [other, open] of [...state.gates]) {
-      if (open || other === before.generation) await locks.take(gate(other), this, "exclusive", this.#lockTimeoutMs);
-    }
-    const ended = this.endSessions(generation);
+    const ended = await this.#shut(before.generation, generation);
     this.#changes.push(() => {
       for (const other of state.gates.keys()) state.gates.set(other, false);
       state.gates.set(generation, true);
@@ -264,6 +271,37 @@ export class Backend implements LockOwner {
       this.#database.onCommit({ kind: "raise", generation, holder });
     });
     return { ...result, sessions_ended: ended };
+  }
+
+  /** fence.shut: nobody is inside of a gate any more; what it changes is the caller's. */
+  async #shut(current: number, below: number): Promise<string[]> {
+    const { locks, state } = this.#database;
+    for (const [other, open] of [...state.gates]) {
+      if (open || other === current) await locks.take(gate(other), this, "exclusive", this.#lockTimeoutMs);
+    }
+    return this.endSessions(below);
+  }
+
+  /** fence.close_begin; true: closed already. */
+  async closeBegin(generation: number, holder: string): Promise<boolean> {
+    await this.#database.locks.take("row", this, "exclusive", this.#lockTimeoutMs);
+    const { row, state } = this.#database;
+    if (row.generation === generation && row.holder === holder && state.closed.has(generation)) return true;
+    this.#checkOwner(generation, holder);
+    return false;
+  }
+
+  /** fence.close */
+  async close(generation: number, holder: string): Promise<string[]> {
+    if (await this.closeBegin(generation, holder)) return [];
+    const ended = await this.#shut(generation, generation + 1);
+    const { state } = this.#database;
+    this.#changes.push(() => {
+      for (const other of state.gates.keys()) state.gates.set(other, false);
+      state.closed.add(generation);
+      this.#database.onCommit({ kind: "close", generation });
+    });
+    return ended;
   }
 
   /** fence.end_sessions: of every older generation, idle ones too. */

@@ -122,13 +122,27 @@ async function statement(
     const refused = backend.isForeign(issuing(values.slice(3))) || backend.whyNotRaised(generation, holder) !== null;
     return one({ id: 1, below: generation, may: !refused });
   }
+  if (text.startsWith("SELECT id FROM fence.close_begin")) {
+    const [, generation, holder] = values as [string, number, string];
+    await backend.closeBegin(generation, holder);
+    return one({ id: 1 });
+  }
+  if (text.startsWith("SELECT * FROM fence.close(")) {
+    const [, generation, holder] = values as [string, number, string];
+    return one({ sessions_ended: await backend.close(generation, holder) });
+  }
+  if (text.includes("+ 1 AS below")) {
+    const [, generation, holder] = values as [string, number, string];
+    return one({ id: 1, below: generation + 1, may: row.generation === generation && row.holder === holder });
+  }
   if (text.startsWith("SELECT fence.end_sessions")) return one({ ended: backend.endSessions(Number(values[1])) });
   if (text.startsWith("SELECT * FROM fence.blockers")) return { rows: [] };
-  if (text.includes("FROM fence.job WHERE name")) {
+  if (text.includes("FROM fence.job j LEFT JOIN fence.claim")) {
     if (row.generation === 0) return { rows: [] };
     const { generation, holder, holderName, issuer } = row;
     const raised = { id: 1, generation, holder, holder_name: holderName, issuer, incarnation: row.incarnation };
-    return one({ ...raised, present: incarnation, raised_at: null });
+    const closed_at = database.state.closed.has(generation) ? new Date(0) : null;
+    return one({ ...raised, present: incarnation, raised_at: null, closed_at });
   }
   throw new Error(`the modelled database does not know: ${text}`);
 }

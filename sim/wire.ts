@@ -138,10 +138,13 @@ export class ModelledWire implements Wire {
     const { process, place, network, database } = this.#at;
     const { generation, holder } = this.#options.identity;
     const row = await this.#answered(
-      network.call(process, place, () => ({ ...database.row, present: database.incarnation })),
+      network.call(process, place, () => {
+        const { row, state, incarnation } = database;
+        return { ...row, present: incarnation, closed: state.closed.has(row.generation) };
+      }),
     ).catch(() => null);
     if (!row) return;
-    if (row.generation !== generation || row.holder !== holder || row.incarnation !== row.present) {
+    if (row.generation !== generation || row.holder !== holder || row.incarnation !== row.present || row.closed) {
       this.#options.lost(`the fence is at generation ${row.generation}`);
     }
   }

@@ -314,6 +314,7 @@ export class World {
       incarnation: "x",
       tookMs: 1,
       sessionsEnded: 0,
+      closed: false,
     };
     const { generation: floor } = this.fence;
     const failure = { database: "ledger", code: "LF001", message: "over", hint: "", final: true, floor };

@@ -87,6 +87,24 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
       "  UPDATE",
     ],
   ],
+  "a close does not shut the gate": [
+    ["sessions_ended := fence.shut(_row, _generation + 1);", "sessions_ended := '{}';"],
+  ],
+  "a close leaves the sessions of its own generation": [
+    ["fence.shut(_row, _generation + 1)", "fence.shut(_row, _generation)"],
+  ],
+  "a close is not asserted, and what is revoked is too little": [
+    ["PERFORM fence.assert_shut(_row, NULL);", ""],
+    ["WHERE c.oid = _table AND a.grantee <> c.relowner\n", "WHERE c.oid = _table AND a.grantee = 0\n"],
+  ],
+  "anybody may close": [["PERFORM fence.check_owner(coalesce(_row.id, 0), _generation, _holder);", ""]],
+  "a closed generation is told nowhere": [["  PERFORM fence.check_open(_row);\n  IF", "  IF"]],
+  "a close does not lock the row": [
+    [
+      "  SELECT * INTO _row FROM fence.job WHERE name = _name FOR NO KEY UPDATE;",
+      "  SELECT * INTO _row FROM fence.job WHERE name = _name;",
+    ],
+  ],
   "no claim is made": [
     [
       "INSERT INTO fence.claim (job_id, generation, holder, holder_name, incarnation)\n    VALUES (_row.id, _generation, _holder, _holder_name, fence.incarnation());",

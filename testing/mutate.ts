@@ -8,9 +8,18 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { MUTANTS } from "./mutants.ts";
 
-const FILES = ["raise", "gate", "admission", "bounds", "issuer", "protect", "uncovered", "override", "enter"].map(
-  (name) => `fence/${name}.pg.test.ts`,
-);
+const FILES = [
+  "raise",
+  "gate",
+  "admission",
+  "bounds",
+  "issuer",
+  "close",
+  "protect",
+  "uncovered",
+  "override",
+  "enter",
+].map((name) => `fence/${name}.pg.test.ts`);
 const VERSION = "PostgreSQL 15";
 
 interface Report {

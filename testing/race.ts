@@ -5,6 +5,7 @@
  * Most writers are NOT admitted sessions: a raise ends those, so that only the gate stands against the others.
  */
 import type { Client } from "pg";
+import { closeFence } from "../fence/close.ts";
 import { enterLockSql, enterSelectSql } from "../fence/enter.ts";
 import { protect } from "../fence/protect.ts";
 import { systemClock as clock } from "../platform/clock.ts";
@@ -165,6 +166,7 @@ class Race {
         const raised = await this.#fenced.raise(generation, { drainMs: this.#below(80), signal: abort.signal });
         this.#raised = Math.max(this.#raised, generation);
         this.#seen.raiseMsMax = Math.max(this.#seen.raiseMsMax, Math.round(raised.tookMs));
+        if (this.#chance(0.3)) await this.#close(generation);
       } catch (error) {
         if (abort.signal.aborted) this.#seen.raisersKilled++;
         else if (isKilledAtStart(error)) this.#seen.raisesLost++;
@@ -176,6 +178,17 @@ class Race {
     }
   }
 
+  /** Gives the generation up, perhaps while another raiser is at it. */
+  async #close(generation: number): Promise<void> {
+    await this.#pause(30, 1);
+    try {
+      await closeFence(this.#fenced.address, this.#fenced.identity(generation), { drainMs: this.#below(80), clock });
+    } catch (error) {
+      if ((error as Failure).code !== "LF001" && !isKilledAtStart(error))
+        this.#unexpected(`close ${generation}`, error);
+    }
+  }
+
   /** Ends server sessions of raisers: they go on under the same nonce, or have lost. */
   async #killer(): Promise<void> {
     const admin = await this.#fenced.connectAdmin();
@@ -183,7 +196,7 @@ class Race {
       await this.#pause(100, 1);
       const { rowCount } = await admin.query(
         `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-         WHERE application_name IN ('fencedjob raise', 'fencedjob drain') ORDER BY (pid * $1::bigint) % 97 LIMIT 1`,
+         WHERE application_name IN ('fencedjob raise', 'fencedjob close', 'fencedjob drain') ORDER BY (pid * $1::bigint) % 97 LIMIT 1`,
         [1 + this.#below(96)],
       );
       this.#seen.raisersKilled += rowCount ?? 0;

@@ -127,6 +127,9 @@ export function fatalOf(error: FenceError): WireError {
 }
 
 function whoTookOver(identity: FenceIdentity, verdict: Verdict): string {
+  if (verdict.kind === "closed") {
+    return `It was closed at ${verdict.closedAt.slice(11, 19)}Z, and nobody has raised the next one.`;
+  }
   if (verdict.kind !== "superseded") {
     return `The Lease names another holder; this pod holds generation ${identity.generation}.`;
   }

@@ -13,11 +13,14 @@ export type Verdict =
     }
   /** The database is in another history than the one in which the fence was raised. */
   | { readonly kind: "incarnation"; readonly recorded: string; readonly present: string }
+  /** Given up without a successor. */
+  | { readonly kind: "closed"; readonly closedAt: string }
   | { readonly kind: "ours" }
   /** The row could not be read. */
   | { readonly kind: "unknown"; readonly why: string };
 
-export const isLoss = (verdict: Verdict): boolean => verdict.kind === "superseded" || verdict.kind === "incarnation";
+export const isLoss = ({ kind }: Verdict): boolean =>
+  kind === "superseded" || kind === "incarnation" || kind === "closed";
 
 /** Reads who owns the job. `ended`: a server session was ended from outside, which a raise does before it commits. */
 export type VerdictReader = (ended: boolean) => Promise<Verdict>;
@@ -108,6 +111,7 @@ function judge(row: FenceRow | null, { identity, incarnation }: RaisedIdentity):
     return { kind: "incarnation", recorded: incarnation, present };
   }
   if (row.holder !== identity.holder) return { kind: "superseded", generation, holderName, raisedAt };
+  if (row.closedAt) return { kind: "closed", closedAt: row.closedAt };
   return { kind: "ours" };
 }
 
@@ -118,6 +122,8 @@ export function sayVerdict(verdict: Verdict): string {
       return `pod ${verdict.holderName} raised the fence to generation ${verdict.generation}${verdict.raisedAt ? ` at ${verdict.raisedAt}` : ""}`;
     case "incarnation":
       return `the history of the database changed from ${verdict.recorded} to ${verdict.present}`;
+    case "closed":
+      return `the generation was closed at ${verdict.closedAt}`;
     case "ours":
       return "the fence names this generation";
     case "unknown":
