@@ -2,6 +2,7 @@
 import { hostname } from "node:os";
 import { type Command, Option } from "commander";
 import { systemClock } from "../platform/clock.ts";
+import { httpClient } from "../platform/http.ts";
 import { systemRandom } from "../platform/random.ts";
 import { processLogger, untilTerminated, whenAborted } from "./process.ts";
 
@@ -59,5 +60,24 @@ export function registerController(program: Command): void {
       await whenAborted(signal);
       log.info("controller is stopping", { why: String(signal.reason) });
       await controller.stop();
+    });
+}
+
+/** For the chart: run once the controller was uninstalled. */
+export function registerRelease(program: Command): void {
+  program
+    .command("release")
+    .description(
+      "take the controller's finalizer off FencedJobs, after it was uninstalled: else none of them could be deleted",
+    )
+    .addOption(new Option("--namespace <name>", "only this namespace").env("FENCEDJOB_NAMESPACE"))
+    .action(async ({ namespace }) => {
+      const { KubeApi } = await import("../controller/kube/api.ts");
+      const { loadKubeConfig } = await import("../controller/kube/config.ts");
+      const { releaseFencedJobs } = await import("../controller/release.ts");
+      const client = httpClient({ ...(await loadKubeConfig({ env: process.env })), clock: systemClock });
+      const released = await releaseFencedJobs(new KubeApi(client, systemClock, "fencedjob-release"), namespace);
+      client.close();
+      process.stdout.write(`${released} FencedJob${released === 1 ? "" : "s"} released\n`);
     });
 }

@@ -1,6 +1,6 @@
 /** The one program: `fencedjob controller | sidecar | proxy | db …`. */
 import { Command } from "commander";
-import { registerController } from "./controller.ts";
+import { registerController, registerRelease } from "./controller.ts";
 import { registerDb } from "./db.ts";
 import { registerProxy } from "./proxy.ts";
 import { registerSidecar } from "./sidecar.ts";
@@ -9,6 +9,7 @@ const program = new Command("fencedjob").description(
   "Jobs with exactly one writer: lease, generation, and a fence in PostgreSQL.",
 );
 registerController(program);
+registerRelease(program);
 registerSidecar(program);
 registerProxy(program);
 registerDb(program);

@@ -4,7 +4,7 @@ import type { FencedJobSpec } from "./api/spec.ts";
 import { HISTORY_MAX } from "./api/status.ts";
 import type { Draft } from "./draft.ts";
 import type { OwnerState } from "./ownership.ts";
-import { isAlive, type PodView } from "./snapshot.ts";
+import { isAlive, isClosing, type PodView } from "./snapshot.ts";
 
 /** A superseded pod may see the refusal and log it before it is deleted; the fence protects meanwhile. */
 const SUPERSEDED_LINGER_MS = 60_000;
@@ -17,7 +17,7 @@ export function candidatesWanted(draft: Draft, spec: FencedJobSpec, state: Owner
   const { status, snapshot } = draft;
   const ownerLeaves = snapshot.pods.some(({ uid, deleting }) => uid === status.owner?.uid && deleting);
   const successor = !status.owner || state?.kind === "overdue" || ownerLeaves;
-  const wanted = spec.standbys.count + (successor ? 1 : 0);
+  const wanted = (isClosing(snapshot) ? 0 : spec.standbys.count) + (successor ? 1 : 0);
   // Also beside a healthy owner: standbys that fail at once would else be made anew without a pause.
   const leftMs = backoffLeftMs(draft);
   if (leftMs <= 0 || status.candidates.length >= wanted) return wanted;
@@ -39,9 +39,10 @@ function backoffLeftMs({ status, snapshot, wall }: Draft): number {
 }
 
 /** Candidates that can no longer be granted leave the list; one that ended by itself counts as a failure. */
-export function dropLostCandidates(draft: Draft): void {
+export function dropLostCandidates(draft: Draft, closing: boolean): void {
   const { status, snapshot } = draft;
-  status.candidates = status.candidates.filter(({ attempt, pod: name }) => {
+  status.candidates = status.candidates.filter(({ attempt, pod: name, closes = false }) => {
+    if (closes !== closing) return false;
     if (snapshot.burnedAttempts.includes(attempt)) return false;
     const pod = snapshot.pods.find((pod) => pod.name === name);
     if (!pod) return true;
@@ -56,7 +57,7 @@ export function dropLostCandidates(draft: Draft): void {
     }
     // Made anew from the present spec: the change may be what it waits for.
     if (isAlive(pod)) return !pod.deleting && !pod.outdated;
-    status.failures += 1;
+    if (!closes) status.failures += 1;
     status.lastFailureTime = draft.wall;
     draft.event(
       "Warning",
@@ -67,16 +68,21 @@ export function dropLostCandidates(draft: Draft): void {
   });
 }
 
-export function keepCandidates(draft: Draft, wanted: number): void {
+export function keepCandidates(draft: Draft, wanted: number, closes = false): void {
   const { status, snapshot } = draft;
   // The newest go first: an older candidate is likelier to be ready.
   status.candidates = status.candidates.slice(0, wanted);
   while (status.candidates.length < wanted) {
     status.attempt += 1;
-    status.candidates.push({ attempt: status.attempt, pod: `${snapshot.job.name}-${status.attempt}` });
+    const pod = `${snapshot.job.name}-${status.attempt}`;
+    status.candidates.push({ attempt: status.attempt, pod, ...(closes && { closes }) });
   }
+  const open = status.fences.flatMap(({ database, secretName, closed }) =>
+    closed || !secretName ? [] : [{ database, secretName }],
+  );
   for (const { attempt, pod } of status.candidates) {
-    if (!snapshot.pods.some(({ name }) => name === pod)) draft.actions.push({ kind: "createPod", attempt });
+    if (snapshot.pods.some(({ name }) => name === pod)) continue;
+    draft.actions.push({ kind: "createPod", attempt, ...(closes && { closes: open }) });
   }
 }
 

@@ -15,7 +15,9 @@ import { type FencedJobStatus, readStatus } from "./api/status.ts";
 import { type Controller, startController } from "./controller.ts";
 import { KubeApi, RESOURCES } from "./kube/api.ts";
 import { type KubeConfig, loadKubeConfig } from "./kube/config.ts";
+import { isNotFound } from "./kube/errors.ts";
 import type { KubeObject, RawObject } from "./kube/objects.ts";
+import { releaseFencedJobs } from "./release.ts";
 import { SIDECAR_NAME } from "./snapshot.ts";
 
 let server: TestApiServer;
@@ -122,6 +124,9 @@ async function owned(job: string, pod: string): Promise<number> {
     return lease && lease.holder === owner?.uid ? owner.generation : null;
   });
 }
+
+const gone = (name: string): Promise<boolean> =>
+  until(() => api.get(RESOURCES.fencedJobs, { namespace, name }).then(() => false, isNotFound));
 
 describe("the resource", () => {
   test("the CRD is small enough to be applied twice by client-side apply (D05)", async () => {
@@ -257,6 +262,7 @@ describe("a job that is created anew under its old name", () => {
     await api.delete(RESOURCES.fencedJobs, { namespace, name: "again" });
     // There is no garbage collector here; what it would do:
     await api.delete(RESOURCES.pods, { namespace, name: "again-1" }, { gracePeriodSeconds: 0 });
+    await gone("again");
     await api.delete(RESOURCES.serviceAccounts, account);
     await create(aJob("again"));
     await podIs("again-1", "Pending");
@@ -273,6 +279,52 @@ describe("a job that is created anew under its old name", () => {
     await podIs("account-1", "Failed");
     await podIs("account-2", "Pending");
     expect(await owned("account", "account-2")).toBe(2);
+  });
+});
+
+describe("a FencedJob that is deleted", () => {
+  const raised = (generation: number): string => {
+    const fence = {
+      database: "ledger",
+      generation,
+      previousGeneration: null,
+      incarnation: "x",
+      tookMs: 1,
+      sessionsEnded: 0,
+    };
+    return JSON.stringify({ generation, fences: [fence], failures: [] });
+  };
+  async function raisedJob(name: string): Promise<void> {
+    await create(aJob(name));
+    await podIs(`${name}-1`, "Pending");
+    await owned(name, `${name}-1`);
+    await renew(name, raised(1));
+    await until(async () => (await statusOf(name)).fence === 1);
+  }
+
+  test("goes when its fence is closed: here by a pod of its own, as no sidecar did it", {
+    timeout: 60_000,
+  }, async () => {
+    await aController();
+    await raisedJob("run");
+    await api.delete(RESOURCES.fencedJobs, { namespace, name: "run" });
+    const closer = await podIs("run-2", "Running");
+    expect((closer.spec as { containers: { name: string }[] }).containers.map(({ name }) => name)).toEqual([
+      SIDECAR_NAME,
+    ]);
+    expect(await owned("run", "run-2")).toBe(2);
+    await podIs("run-2", "Succeeded");
+    await gone("run");
+  });
+
+  test("after the controller was uninstalled is let go (D07)", { timeout: 60_000 }, async () => {
+    await aController();
+    await raisedJob("run");
+    for (const controller of controllers.splice(0)) await controller.stop();
+    await api.delete(RESOURCES.fencedJobs, { namespace, name: "run" });
+    expect((await api.get(RESOURCES.fencedJobs, { namespace, name: "run" })).metadata.finalizers).toHaveLength(1);
+    expect(await releaseFencedJobs(api, namespace)).toBe(1);
+    await gone("run");
   });
 });
 

@@ -8,6 +8,7 @@ import { describe, expect, test } from "vitest";
 import { GENERATION_ANNOTATION, REPORT_ANNOTATION } from "../lease/record.ts";
 import { PLURALS, type Plural, type Stored, World } from "../testing/modelledcluster.ts";
 import { type ModelledController, startController } from "../testing/modelledcontroller.ts";
+import { FINALIZER } from "./reconciler.ts";
 
 const WALKS = Number(process.env.FENCEDJOB_WALKS ?? 60);
 const STEPS = 400;
@@ -18,7 +19,7 @@ function aWorld(seed: number, spec: object): World {
   world.put("fencedjobs", {
     apiVersion: "fencedjob.dev/v1alpha1",
     kind: "FencedJob",
-    metadata: { name: "run", generation: 1 },
+    metadata: { name: "run", generation: 1, finalizers: [FINALIZER] },
     spec: {
       databases: [{ name: "ledger", secretName: "s" }],
       backoffLimit: 1000,

@@ -117,6 +117,7 @@ test.each([
   ["LF012", "MissingRights"],
   ["LF010", "RoleNotFenceable"],
   ["LF004", "RaiseBlocked"],
+  ["LF005", "RaisedElsewhere"],
 ])("a raise that fails with %s is a condition and one event with reason %s", (code, reason) => {
   const lease = aLease(1, 1, { report: failureReport({ code }) });
   const first = decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease }));
@@ -167,9 +168,9 @@ test("an owner that was stopped by suspend did not fail", () => {
 });
 
 test("a job that is being deleted gets no new pod", () => {
-  const job = { name: "run", namespace: "billing", generation: 1, deleting: true };
-  expect(decide(aSnapshot({ job })).actions).toEqual([]);
-  expect(decide(aSnapshot({ job, status: owned(), pods: [] })).actions).toEqual([]);
+  const job = { ...aSnapshot().job, deleting: true };
+  expect(kinds(decide(aSnapshot({ job })))).toEqual(["removeFinalizer"]);
+  expect(kinds(decide(aSnapshot({ job, status: owned(), pods: [] })))).toEqual(["removeFinalizer"]);
 });
 
 test("refused writes of a superseded pod are counted in its history, once", () => {
@@ -242,4 +243,21 @@ test("the active deadline does not run while the job is suspended", () => {
   const suspended = decide(aSnapshot({ spec: aSpec({ ...spec, suspend: true }), status }));
   expect(suspended.status.completionTime).toBeUndefined();
   expect(suspended.status.startTime).toBeUndefined();
+});
+
+test("another cluster on this fence name is a condition of its own until it is taken over (no silent duel)", () => {
+  const lease = aLease(1, 1, {
+    report: failureReport({ code: "LF005", message: "cluster-2 has it.", hint: "kubectl patch …", floor: 7 }),
+  });
+  const foreign = decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease }));
+  expect(condition(foreign, "ForeignIssuer")).toMatchObject({ status: "True", reason: "RaisedElsewhere" });
+  expect(condition(foreign, "ForeignIssuer")?.message).toContain("kubectl patch");
+  expect(foreign.status.owner).toMatchObject({ generation: 1 });
+  const spec = aSpec({ takeOver: { issuer: "cluster-2", generation: 7 } });
+  const pods = [aPod(1, { outdated: true }), aPod(2)];
+  const taken = decide(aSnapshot({ spec, status: foreign.status, pods: pods.slice(0, 1), lease }));
+  expect(taken.status.history[0]).toMatchObject({ reason: "SpecChanged" });
+  // INV-8: above what the other one has raised.
+  const next = decide(aSnapshot({ spec, status: taken.status, pods, lease, leaseRemainingMs: 0 }));
+  expect(next.status.owner).toMatchObject({ pod: "run-2", generation: 8 });
 });

@@ -6,13 +6,22 @@ import type { FencedJobStatus } from "./api/status.ts";
 import type { Snapshot } from "./snapshot.ts";
 
 export type Action =
-  | { readonly kind: "createPod"; readonly attempt: number }
+  /** Kubernetes keeps the FencedJob until it is taken away again. */
+  | { readonly kind: "addFinalizer" }
+  | { readonly kind: "removeFinalizer" }
+  /** `closes`: a pod without an application, that closes these fences. */
+  | { readonly kind: "createPod"; readonly attempt: number; readonly closes?: readonly OpenFence[] }
   | { readonly kind: "deletePod"; readonly pod: string; readonly uid: string }
   /** Write the Lease for the owner that the plan's status names, conditional on the observed version. */
   | { readonly kind: "grant" }
   /** Take the name of an ended holder off the Lease. */
   | { readonly kind: "clearLease"; readonly holder: string; readonly generation: number }
   | { readonly kind: "deleteJob" };
+
+export interface OpenFence {
+  readonly database: string;
+  readonly secretName: string;
+}
 
 export interface EventDraft {
   readonly type: "Normal" | "Warning";

@@ -5,6 +5,8 @@ import type { Reason } from "./api/reasons.ts";
 import type { FencedJobSpec } from "./api/spec.ts";
 import type { FencedJobStatus, Owner } from "./api/status.ts";
 
+type Fence = FencedJobStatus["fences"][number];
+
 export interface FenceChange {
   readonly fences: FencedJobStatus["fences"];
   /** The lowest generation that every database accepts; null while one of them has none. */
@@ -18,6 +20,7 @@ const REASON_OF_CODE: Readonly<Record<string, Reason>> = {
   LF001: "RaiseRefused",
   LF003: "RaiseRefused",
   LF004: "RaiseBlocked",
+  LF005: "RaisedElsewhere",
   LF010: "RoleNotFenceable",
   LF011: "SchemaMissing",
   LF012: "MissingRights",
@@ -37,30 +40,55 @@ export function fenceChange(
   applicationStarted: boolean,
 ): FenceChange {
   const raised = report?.fences ?? [];
-  const fences = spec.databases.flatMap(({ name }) => {
+  const inSpec = spec.databases.flatMap(({ name, secretName }) => {
     const now = raised.find(({ database }) => database === name);
-    if (now) return [{ database: name, generation: now.generation, incarnation: now.incarnation }];
+    if (now) return [entryOf(now, secretName)];
     return before.fences.filter(({ database }) => database === name);
   });
-  const fence = fences.length < spec.databases.length ? null : Math.min(...fences.map(({ generation }) => generation));
+  // Of databases that have left the spec: until they are closed.
+  const removed = before.fences.flatMap((fence) => {
+    if (fence.closed || spec.databases.some(({ name }) => name === fence.database)) return [];
+    const now = raised.find(({ database }) => database === fence.database);
+    return [now ? entryOf(now, fence.secretName) : fence];
+  });
+  const fences = [...inSpec, ...removed];
+  const fence = inSpec.length < spec.databases.length ? null : Math.min(...inSpec.map(({ generation }) => generation));
   return {
     fences,
     fence,
-    condition: condition(owner, spec, report, applicationStarted),
+    condition: condition(owner, spec, report, before, applicationStarted),
     events: events(raised, report?.failures ?? [], before),
   };
+}
+
+/** Whether another cluster issues generations for the same fence: never a silent duel. */
+export function issuerCondition(report: Report | null, spec: FencedJobSpec): ConditionChange | null {
+  const foreign = report?.failures.find(({ code }) => code === "LF005");
+  if (foreign) return { status: "True", reason: "RaisedElsewhere", message: text(foreign) };
+  const all = spec.databases.every(({ name }) => report?.fences.some(({ database }) => database === name));
+  return all ? { status: "False", reason: "OneIssuer", message: "this cluster raised the fence last" } : null;
+}
+
+function entryOf({ database, generation, incarnation, closed }: RaisedFence, secretName: string | undefined): Fence {
+  return { database, generation, incarnation, ...(secretName && { secretName }), ...(closed && { closed }) };
 }
 
 function condition(
   owner: Owner,
   spec: FencedJobSpec,
   report: Report | null,
+  before: FencedJobStatus,
   applicationStarted: boolean,
 ): ConditionChange {
   const failure = report?.failures[0];
   if (failure) {
     const reason = REASON_OF_CODE[failure.code] ?? "RaiseFailed";
     return { status: "False", reason, message: text(failure) };
+  }
+  if (owner.closes) {
+    const open = before.fences.filter(({ closed }) => !closed).map(({ database }) => database);
+    const message = `${owner.pod} raises the fence of ${open.join(", ")} to ${owner.generation} and closes it`;
+    return { status: "False", reason: "FenceClosing", message };
   }
   const isRaised = (name: string): boolean => report?.fences.some(({ database }) => database === name) ?? false;
   const all = spec.databases.map(({ name }) => name);
@@ -110,5 +138,7 @@ function raisedText({ database, previousGeneration, generation, tookMs, sessions
 }
 
 function text({ database, code, message, hint }: RaiseFailure): string {
-  return `${database}: ${code} ${message}${hint ? ` ${hint}` : ""}`;
+  // What comes from the database begins with its code: most drivers show nothing else.
+  const said = message.startsWith(code) ? message : `${code} ${message}`;
+  return `${database}: ${said}${hint ? ` ${hint}` : ""}`;
 }

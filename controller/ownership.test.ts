@@ -16,6 +16,15 @@ import { decide } from "./decide.ts";
 import type { Plan } from "./draft.ts";
 import type { PodView } from "./snapshot.ts";
 
+const past = {
+  pod: "run-0",
+  uid: "uid-0",
+  from: "2026-11-29T12:58:00Z",
+  until: "2026-11-29T12:59:00Z",
+  reason: "PodFailed",
+  rejectedWrites: 0,
+};
+
 test("a pending grant over an older Lease that moved on waits for it anew", () => {
   const status = { generation: 2, attempt: 2, owner: owner(2, 2, ""), history: [] };
   const plan = decide(aSnapshot({ status, pods: [aPod(1), aPod(2)], lease: aLease(1, 1), leaseRemainingMs: 9_000 }));
@@ -128,6 +137,32 @@ test("INV-8: a generation below the floor is no failure of the work: backoffLimi
   expect(refused({ floor: 2 }, [{ ...raised, ...more }]).status.failures).toBe(1);
   expect(refused({ floor: 1 }, [], { fences: [raised] }).status.failures).toBe(1);
 });
+
+test.each([5_000_000, Number.MAX_SAFE_INTEGER])(
+  "a generation that was edited to %i is refused by the database, and the count goes back to what it knows",
+  (huge) => {
+    const report = JSON.parse(failureReport({ code: "LF001", final: true, floor: 6 }));
+    const status = owned({ generation: huge, owner: owner(1, huge), history: [{ ...past, generation: 7 }] });
+    const after = (change: object): Plan => {
+      const lease = aLease(1, huge, { report: JSON.stringify({ ...report, generation: huge, ...change }) });
+      return decide(aSnapshot({ spec: aSpec({ backoffLimit: 0 }), status, pods: [aPod(1)], lease }));
+    };
+    const refused = after({});
+    // 7 was issued, though this database does not know of it.
+    expect(refused.status).toMatchObject({ generation: 7, failures: 0, history: [{ reason: "RaiseRefused" }, {}] });
+    expect(kinds(refused)).toEqual(["createPod"]);
+    // Another database has taken it: it can never be issued again.
+    const fence = {
+      database: "other",
+      generation: huge,
+      previousGeneration: null,
+      incarnation: "x",
+      tookMs: 1,
+      sessionsEnded: 0,
+    };
+    expect(after({ fences: [fence] }).status.generation).toBe(huge);
+  },
+);
 
 test("a floor that would use up the numbers is not believed", () => {
   const lease = aLease(1, 1, { report: failureReport({ code: "LF001", final: true, floor: 2 ** 53 - 1 }) });

@@ -6,7 +6,7 @@
 import { isOurs } from "../lease/record.ts";
 import { parseReport, type RaiseFailure, type Report } from "../lease/report.ts";
 import type { Reason } from "./api/reasons.ts";
-import type { Owner } from "./api/status.ts";
+import type { FencedJobStatus, Owner } from "./api/status.ts";
 import type { PodView, Snapshot } from "./snapshot.ts";
 import { isAlive } from "./snapshot.ts";
 
@@ -102,16 +102,27 @@ function refusedEnd(
 ): OwnershipEnd {
   const { database, floor, message } = refusal;
   const raised = fences.some((fence) => fence.database === database && fence.generation === owner.generation);
-  // Our count was behind the database (a FencedJob made anew under its name, a restore): that says nothing about the
+  // Our count was behind the database (a FencedJob made anew under its name, a restore), or edited: that says nothing about the
   // work. Once raised and then refused it counts, so that two issuers do not fight without an end.
-  const behind = !raised && floor !== null && floor >= owner.generation;
+  const behind = !raised && floor !== null && (floor >= owner.generation || isAbsurd(owner, [floor], null));
   return { reason: "RaiseRefused", outcome: behind ? "superseded" : "failure", message: `${database}: ${message}` };
 }
 
-/** The highest generation that a database reported: the issuer goes above it (INV-8), unless the jump is absurd. */
-export function reportedFloor(report: Report | null, known: number): number {
-  const floors = (report?.failures ?? []).map(({ floor }) => floor ?? 0);
-  return Math.max(0, ...floors.filter((floor) => floor - known <= GENERATION_JUMP_MAX));
+/**
+ * The highest generation that counts as issued, as the owner's report says it: the databases are the floor (INV-8), unless the jump is
+ * absurd. A count that they themselves refuse as absurd was edited into the status, and goes back to what they know.
+ */
+export function issuedGeneration({ generation, owner, history }: FencedJobStatus, report: Report | null): number {
+  const floors = (report?.failures ?? []).flatMap(({ floor }) => floor ?? []);
+  const floor = Math.max(0, ...floors.filter((one) => one - generation <= GENERATION_JUMP_MAX));
+  if (!owner || !isAbsurd(owner, floors, report)) return Math.max(generation, floor);
+  return Math.max(floor, ...history.map((past) => past.generation).filter((one) => one - floor <= GENERATION_JUMP_MAX));
+}
+
+/** Refused everywhere for being too far above the fence: it was accepted by nobody, ever. */
+function isAbsurd({ generation }: Owner, floors: readonly number[], report: Report | null): boolean {
+  if (!floors.length || report?.fences.some((fence) => fence.generation === generation)) return false;
+  return generation - Math.max(...floors) > GENERATION_JUMP_MAX;
 }
 
 /**

@@ -7,8 +7,8 @@
 
 import { type SidecarConfig, STARTUP_PROBE_SECONDS } from "../lease/sidecarconfig.ts";
 import type { Reason } from "./api/reasons.ts";
-import { API_VERSION, type FencedJobSpec, type JobMeta, KIND, SIDECAR_HTTP_PORT } from "./api/spec.ts";
-import { timingOf } from "./decide.ts";
+import { API_VERSION, type FencedJobSpec, type JobMeta, KIND, SIDECAR_HTTP_PORT, timingOf } from "./api/spec.ts";
+import type { OpenFence } from "./draft.ts";
 import type { OwnerReference } from "./kube/objects.ts";
 import { ATTEMPT_LABEL, JOB_LABEL, type RawPod, SIDECAR_NAME, SPEC_ANNOTATION } from "./snapshot.ts";
 
@@ -28,6 +28,8 @@ const TOKEN_DIR = "/var/run/fencedjob";
 const SOCKET_VOLUME = "fencedjob-sockets";
 /** One for all databases: a socket's name ends with its port. */
 const SOCKET_DIR = "/var/run/fencedjob-sockets";
+/** Of a database that has left the spec; a closer listens nowhere. */
+const UNUSED_PORT = 5432;
 /** The token is renewed by the kubelet at 80 % of its life. */
 const TOKEN_SECONDS = 3600;
 /** The probe waits as long as ownership takes; it never fails the container (C04). */
@@ -79,31 +81,17 @@ export function templateProblem(spec: FencedJobSpec): { reason: Reason; message:
 }
 
 export function buildPod(parts: PodParts, attempt: number): Json {
-  const { meta, spec } = parts;
-  const template = structuredClone(spec.template) as { metadata?: Json; spec: Json };
-  const account = serviceAccountOf(meta, spec);
-  const pod = template.spec;
+  const { spec } = parts;
+  const pod = structuredClone(spec.template.spec) as Json;
   return {
-    apiVersion: "v1",
-    kind: "Pod",
-    metadata: {
-      labels: { ...(template.metadata?.labels as Json), [JOB_LABEL]: meta.name, [ATTEMPT_LABEL]: String(attempt) },
-      annotations: { ...(template.metadata?.annotations as Json), [SPEC_ANNOTATION]: String(meta.generation ?? 0) },
-      name: podName(meta.name, attempt),
-      namespace: meta.namespace,
-      ownerReferences: [controllerReference(meta)],
-    },
+    ...identityOf(parts, attempt),
     spec: {
       ...pod,
-      affinity: apart(pod.affinity as Json | undefined, meta),
-      serviceAccountName: account.name,
-      // An account that we made is for the sidecar; the application gets no token of it.
-      ...(account.ours && pod.automountServiceAccountToken === undefined
-        ? { automountServiceAccountToken: false }
-        : {}),
+      affinity: apart(pod.affinity as Json | undefined, parts.meta),
+      ...accountOf(parts),
       containers: list(pod.containers).map((container) => withDatabases(container, spec)),
       initContainers: [
-        sidecarContainer(parts),
+        { ...sidecarContainer(parts), ...NATIVE_SIDECAR },
         ...list(pod.initContainers).map((container) => withDatabases(container, spec)),
       ],
       volumes: [...list(pod.volumes), ...sidecarVolumes(spec)],
@@ -126,6 +114,51 @@ function apart(affinity: Json | undefined, { name }: JobMeta): Json {
   const preferred = "preferredDuringSchedulingIgnoredDuringExecution";
   const terms = [...list(anti?.[preferred]), { weight: WEIGHT_MAX, podAffinityTerm }];
   return { ...affinity, podAntiAffinity: { ...anti, [preferred]: terms } };
+}
+
+/** A pod that has only the sidecar, as its one container: it raises these fences, closes them, and ends. */
+export function buildCloser(parts: PodParts, attempt: number, fences: readonly OpenFence[]): Json {
+  const { databases: inSpec, template } = parts.spec;
+  const databases = fences.map(({ database, secretName }) => {
+    const { port } = inSpec.find(({ name }) => name === database) ?? { port: UNUSED_PORT };
+    return { name: database, secretName, port, socket: false };
+  });
+  const closing = { ...parts, spec: { ...parts.spec, databases } };
+  // Where it may run, and as whom, is the template's; what only an application needs is not.
+  const { initContainers: _, containers: __, volumes: ___, ...pod } = template.spec as Json;
+  return {
+    ...identityOf(parts, attempt),
+    spec: {
+      ...pod,
+      affinity: apart(pod.affinity as Json | undefined, parts.meta),
+      ...accountOf(parts),
+      restartPolicy: "Never",
+      containers: [sidecarContainer(closing, "close")],
+      volumes: sidecarVolumes(closing.spec),
+    },
+  };
+}
+
+function identityOf({ meta, spec }: PodParts, attempt: number): Json {
+  const { metadata } = spec.template as { metadata?: Json };
+  return {
+    apiVersion: "v1",
+    kind: "Pod",
+    metadata: {
+      labels: { ...(metadata?.labels as Json), [JOB_LABEL]: meta.name, [ATTEMPT_LABEL]: String(attempt) },
+      annotations: { ...(metadata?.annotations as Json), [SPEC_ANNOTATION]: String(meta.generation ?? 0) },
+      name: podName(meta.name, attempt),
+      namespace: meta.namespace,
+      ownerReferences: [controllerReference(meta)],
+    },
+  };
+}
+
+/** An account that we made is for the sidecar; the application gets no token of it. */
+function accountOf({ meta, spec }: PodParts): Json {
+  const account = serviceAccountOf(meta, spec);
+  const unasked = account.ours && spec.template.spec.automountServiceAccountToken === undefined;
+  return { serviceAccountName: account.name, ...(unasked && { automountServiceAccountToken: false }) };
 }
 
 export function controllerReference(meta: JobMeta): OwnerReference {
@@ -184,12 +217,24 @@ function withSockets(container: Json, spec: FencedJobSpec): Json {
 
 const SOCKET_MOUNT: Json = { name: SOCKET_VOLUME, mountPath: SOCKET_DIR };
 
-function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts): Json {
+/** It runs before and beside the application's containers, which start when its fences are raised (INV-4). */
+const NATIVE_SIDECAR: Json = {
+  restartPolicy: "Always",
+  startupProbe: {
+    httpGet: { path: "/started", port: SIDECAR_HTTP_PORT },
+    periodSeconds: 1,
+    timeoutSeconds: STARTUP_PROBE_SECONDS,
+    failureThreshold: STARTUP_PROBE_FAILURES_MAX,
+  },
+};
+
+function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts, purpose?: "close"): Json {
   const config: SidecarConfig = {
     namespace: meta.namespace,
     job: meta.name,
     fenceName: spec.fenceName ?? `${meta.namespace}/${meta.name}`,
     issuer,
+    ...(spec.takeOver && { takeOver: spec.takeOver }),
     timing: timingOf(spec),
     drainMs: spec.drainSeconds * 1000,
     databases: spec.databases.map(({ name, port, secretName, socket }) => ({
@@ -201,6 +246,7 @@ function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts): Json {
     })),
     tokenDir: TOKEN_DIR,
     httpPort: SIDECAR_HTTP_PORT,
+    ...(purpose && { purpose }),
   };
   const field = (name: string, fieldPath: string): Json => ({ name, valueFrom: { fieldRef: { fieldPath } } });
   return {
@@ -208,18 +254,11 @@ function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts): Json {
     image: sidecar.image,
     imagePullPolicy: sidecar.imagePullPolicy,
     args: ["sidecar"],
-    restartPolicy: "Always",
     env: [
       { name: "FENCEDJOB_SIDECAR", value: JSON.stringify(config) },
       field("POD_NAME", "metadata.name"),
       field("POD_UID", "metadata.uid"),
     ],
-    startupProbe: {
-      httpGet: { path: "/started", port: SIDECAR_HTTP_PORT },
-      periodSeconds: 1,
-      timeoutSeconds: STARTUP_PROBE_SECONDS,
-      failureThreshold: STARTUP_PROBE_FAILURES_MAX,
-    },
     resources: sidecar.resources,
     securityContext: {
       runAsNonRoot: true,

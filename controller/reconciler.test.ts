@@ -4,6 +4,7 @@ import { GENERATION_ANNOTATION } from "../lease/record.ts";
 import { type Stored, World } from "../testing/modelledcluster.ts";
 import { type ModelledController, startController } from "../testing/modelledcontroller.ts";
 import { ApiError } from "./kube/errors.ts";
+import { FINALIZER } from "./reconciler.ts";
 
 const SPEC = {
   databases: [{ name: "ledger", secretName: "s" }],
@@ -15,7 +16,7 @@ function aCluster(spec: object = {}): { world: World; controller: ModelledContro
   world.put("fencedjobs", {
     apiVersion: "fencedjob.dev/v1alpha1",
     kind: "FencedJob",
-    metadata: { name: "run", generation: 1 },
+    metadata: { name: "run", generation: 1, finalizers: [FINALIZER] },
     spec: { ...SPEC, ...spec },
   });
   return { world, controller: startController(world) };

@@ -10,17 +10,18 @@ import { grantedLease, isOurs, type LeaseRecord, type RawLease, readLease, relea
 import { type LeaseTiming, overdueMs } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
-import { type JobMeta, readSpec } from "./api/spec.ts";
+import { type JobMeta, readSpec, timingOf } from "./api/spec.ts";
 import { type FencedJob, type FencedJobStatus, type Owner, readStatus } from "./api/status.ts";
-import { decide, timingOf } from "./decide.ts";
+import { decide } from "./decide.ts";
 import type { Action, Plan } from "./draft.ts";
 import { type KubeApi, RESOURCES } from "./kube/api.ts";
-import { isAlreadyExists, isConflict, isNotFound } from "./kube/errors.ts";
+import { isAlreadyExists, isConflict, isNamespaceEnding, isNotFound } from "./kube/errors.ts";
 import type { EventRecorder } from "./kube/events.ts";
 import type { KubeObject } from "./kube/objects.ts";
 import type { Outcome } from "./kube/queue.ts";
 import type { Store } from "./kube/store.ts";
 import {
+  buildCloser,
   buildPod,
   controllerReference,
   isAttemptOf,
@@ -45,6 +46,9 @@ export interface ReconcilerParts {
   readonly issuer: string;
 }
 
+/** Keeps a FencedJob until its fences are closed. */
+export const FINALIZER = "fencedjob.dev/fence";
+
 /** A template that the API server refused may be accepted later (quota, a policy): it is asked again. */
 const REFUSED_TEMPLATE_RETRY_MS = 30_000;
 
@@ -61,6 +65,10 @@ interface Memory {
   template?: { generation: number; verdict: TemplateVerdict; atMs: number };
   /** Why the last pod could not be created, until one can. */
   creationProblem?: string;
+  /** That pod was refused because its namespace is being deleted. */
+  namespaceEnding?: boolean;
+  /** Monotonic ms since when it is being deleted and no owner works. */
+  closingSinceMs?: number;
   readonly burned: Set<number>;
 }
 
@@ -112,7 +120,7 @@ export class Reconciler {
 
   async #gather(key: string, job: FencedJob, memory: Memory): Promise<Snapshot> {
     const { clock } = this.#parts;
-    const { name, namespace, generation = 0, deletionTimestamp } = job.metadata;
+    const { name, namespace, generation = 0, deletionTimestamp, finalizers = [] } = job.metadata;
     const spec = readSpec(job.spec);
     const status = readStatus(job.status);
     const template = spec.ok ? await this.#template(job, spec.spec, memory) : { ok: true as const };
@@ -121,14 +129,23 @@ export class Reconciler {
     const nowMs = clock.monoMs();
     const observation = lease && observe(memory.observation, lease, nowMs);
     const { pods, holderElsewhere } = await this.#pods(job.metadata, status, lease);
+    if (deletionTimestamp !== undefined && (!status.owner || status.owner.closes)) memory.closingSinceMs ??= nowMs;
     return {
-      job: { name, namespace, generation, deleting: deletionTimestamp !== undefined },
+      job: {
+        name,
+        namespace,
+        generation,
+        deleting: deletionTimestamp !== undefined,
+        finalized: finalizers.includes(FINALIZER),
+        closingMs: memory.closingSinceMs === undefined ? 0 : nowMs - memory.closingSinceMs,
+      },
       spec,
       template,
       status,
       pods: pods.map((pod) => viewPod(pod, generation)),
       burnedAttempts: [...memory.burned],
       creationProblem: memory.creationProblem ?? null,
+      namespaceEnding: memory.namespaceEnding ?? false,
       lease,
       holderElsewhere,
       leaseUnchangedMs: observation ? unchangedMs(observation, nowMs) : 0,
@@ -224,10 +241,7 @@ export class Reconciler {
     const { api, events } = this.#parts;
     const status = JSON.parse(JSON.stringify(plan.status));
     if (!isDeepStrictEqual(status, job.status)) {
-      const next = await api.update(RESOURCES.fencedJobs, { ...job, status }, { subresource: "status" });
-      // The watch shows our own write a moment later; until then the versions before it must not be decided on again.
-      const supersedes = memory.written?.supersedes ?? new Set();
-      memory.written = { supersedes: supersedes.add(job.metadata.resourceVersion ?? ""), job: next as FencedJob };
+      this.#wrote(memory, job, await api.update(RESOURCES.fencedJobs, { ...job, status }, { subresource: "status" }));
     }
     for (const { type, reason, message } of plan.events) {
       events.record(job as unknown as KubeObject, { type, reason, action: "Reconcile", note: message });
@@ -235,7 +249,7 @@ export class Reconciler {
     const failed: unknown[] = [];
     for (const action of plan.actions) {
       try {
-        await this.#act(action, job.metadata, snapshot, plan, memory);
+        await this.#act(action, job, snapshot, plan, memory);
       } catch (error) {
         failed.push(error);
       }
@@ -243,12 +257,17 @@ export class Reconciler {
     if (failed.length) throw failed[0];
   }
 
-  async #act(action: Action, meta: JobMeta, snapshot: Snapshot, plan: Plan, memory: Memory): Promise<void> {
+  async #act(action: Action, job: FencedJob, snapshot: Snapshot, plan: Plan, memory: Memory): Promise<void> {
     const { api } = this.#parts;
+    const { metadata: meta } = job;
     const { namespace } = meta;
     switch (action.kind) {
+      case "addFinalizer":
+        return this.#finalize(withFinalizer(memory.written?.job ?? job), memory);
+      case "removeFinalizer":
+        return this.#finalize(withoutFinalizer(memory.written?.job ?? job), memory);
       case "createPod":
-        return this.#createPod(action.attempt, meta, snapshot, memory);
+        return this.#createPod(action, meta, snapshot, memory);
       case "grant":
         return this.#grant(meta, snapshot, plan);
       case "clearLease":
@@ -277,18 +296,39 @@ export class Reconciler {
     }
   }
 
-  async #createPod(attempt: number, meta: JobMeta, snapshot: Snapshot, memory: Memory): Promise<void> {
+  /** Conditional on the version that the decision was made on; a FencedJob that is gone needs none. */
+  async #finalize(job: FencedJob, memory: Memory): Promise<void> {
+    await this.#delete(async () => {
+      this.#wrote(memory, job, await this.#parts.api.update(RESOURCES.fencedJobs, job));
+    });
+  }
+
+  /** The watch shows our own write a moment later; until then the versions before it must not be decided on again. */
+  #wrote(memory: Memory, { metadata }: FencedJob, job: FencedJob): void {
+    const supersedes = memory.written?.supersedes ?? new Set();
+    memory.written = { supersedes: supersedes.add(metadata.resourceVersion ?? ""), job };
+  }
+
+  async #createPod(
+    { attempt, closes }: Extract<Action, { kind: "createPod" }>,
+    meta: JobMeta,
+    snapshot: Snapshot,
+    memory: Memory,
+  ): Promise<void> {
     const { api, sidecar, issuer } = this.#parts;
     if (!snapshot.spec.ok) return;
-    const pod = buildPod({ meta, spec: snapshot.spec.spec, sidecar, issuer }, attempt);
+    const parts = { meta, spec: snapshot.spec.spec, sidecar, issuer };
+    const pod = closes ? buildCloser(parts, attempt, closes) : buildPod(parts, attempt);
     try {
       await api.create(RESOURCES.pods, pod as unknown as KubeObject);
       delete memory.creationProblem;
+      delete memory.namespaceEnding;
     } catch (error) {
       if (!isAlreadyExists(error)) {
         // The account or a quota may have gone since the template was tried: it is tried again.
         delete memory.template;
         memory.creationProblem = (error as Error).message;
+        memory.namespaceEnding = isNamespaceEnding(error);
         throw error;
       }
       delete memory.creationProblem;
@@ -345,6 +385,16 @@ export class Reconciler {
     const report = readLease(live).report ?? "";
     await this.#parts.api.update(RESOURCES.leases, releasedLease(live, grant, this.#parts.clock.wall(), report));
   }
+}
+
+function withFinalizer(job: FencedJob): FencedJob {
+  const finalizers = [...(job.metadata.finalizers ?? []), FINALIZER];
+  return { ...job, metadata: { ...job.metadata, finalizers } };
+}
+
+export function withoutFinalizer(job: FencedJob): FencedJob {
+  const finalizers = (job.metadata.finalizers ?? []).filter((name) => name !== FINALIZER);
+  return { ...job, metadata: { ...job.metadata, finalizers } };
 }
 
 type SpecOf = Extract<Snapshot["spec"], { ok: true }>["spec"];

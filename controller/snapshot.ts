@@ -50,6 +50,10 @@ export interface Snapshot {
     readonly namespace: string;
     readonly generation: number;
     readonly deleting: boolean;
+    /** It cannot vanish before its fences are closed. */
+    readonly finalized: boolean;
+    /** For how long this controller has seen it being deleted without an owner that works; 0: it is not. */
+    readonly closingMs: number;
   };
   readonly spec: SpecVerdict;
   readonly template: TemplateVerdict;
@@ -60,6 +64,8 @@ export interface Snapshot {
   readonly burnedAttempts: readonly number[];
   /** Why the API server refused the last pod, while none could be created since. */
   readonly creationProblem: string | null;
+  /** The last pod was refused because its namespace is being deleted. */
+  readonly namespaceEnding: boolean;
   readonly lease: LeaseRecord | null;
   /** The Lease names a living pod that is not one of `pods`: of an earlier FencedJob of this name. */
   readonly holderElsewhere: boolean;
@@ -69,6 +75,11 @@ export interface Snapshot {
   readonly leaseRemainingMs: number;
   /** Wall time, for records and backoff; never compared with another machine's for safety. */
   readonly wallMs: number;
+}
+
+/** No owner is wanted. */
+export function isClosing({ spec, job }: Snapshot): boolean {
+  return job.deleting || (spec.ok && spec.spec.suspend);
 }
 
 export function isAlive(pod: PodView): boolean {
@@ -102,10 +113,9 @@ const PHASES = ["Pending", "Running", "Succeeded", "Failed"] as const;
 
 export function viewPod(pod: RawPod, jobGeneration: number): PodView {
   const status = pod.status ?? {};
-  const sidecar = status.initContainerStatuses?.find(({ name }) => name === SIDECAR_NAME);
-  const others = [...(status.initContainerStatuses ?? []), ...(status.containerStatuses ?? [])].filter(
-    (one) => one !== sidecar,
-  );
+  const containers = [...(status.initContainerStatuses ?? []), ...(status.containerStatuses ?? [])];
+  const sidecar = containers.find(({ name }) => name === SIDECAR_NAME);
+  const others = containers.filter((one) => one !== sidecar);
   return {
     name: pod.metadata.name,
     uid: pod.metadata.uid ?? "",

@@ -214,7 +214,10 @@ export class ApiServer {
     if (uid && uid !== present.metadata.uid) return status(409, "Conflict", "another object");
     if (resourceVersion !== present.metadata.resourceVersion) return status(409, "Conflict", "the object was modified");
     const next = subresource === "status" ? { ...present, status: object.status } : object;
-    return ok(copy(this.put(plural, next, author)));
+    const written = this.put(plural, next, author);
+    const { deletionTimestamp, finalizers = [] } = written.metadata;
+    if (plural === "fencedjobs" && deletionTimestamp && !finalizers.length) this.remove(plural, name);
+    return ok(copy(written));
   }
 
   #delete({ plural, name = "" }: Target, options: { preconditions?: { uid?: string } }): HttpResponse {
@@ -222,8 +225,8 @@ export class ApiServer {
     if (!present) return notFound();
     const { uid } = options?.preconditions ?? {};
     if (uid && uid !== present.metadata.uid) return status(409, "Conflict", "another object");
-    if (plural !== "pods") this.remove(plural, name);
-    // The kubelet takes it away.
+    if (plural !== "pods" && !present.metadata.finalizers?.length) this.remove(plural, name);
+    // The kubelet takes it away, or whose finalizer it is.
     else if (!present.metadata.deletionTimestamp) {
       this.put(plural, { ...present, metadata: { ...present.metadata, deletionTimestamp: "2026-11-29T12:00:00Z" } });
     }

@@ -5,6 +5,7 @@
 import { SIDECAR_NAME } from "../controller/snapshot.ts";
 import { LeaseClient } from "../lease/client.ts";
 import type { LastWords } from "../lease/report.ts";
+import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import type { SidecarState } from "../sidecar/http.ts";
 import { Sidecar } from "../sidecar/sidecar.ts";
 import type { Stored } from "./apiserver.ts";
@@ -33,6 +34,8 @@ export class PodRuntime {
   silent = false;
   readonly wires: ModelledWire[] = [];
   #world: World;
+  /** As the controller has written it into the pod. */
+  readonly #config: SidecarConfig;
   #state: () => SidecarState = () => ({ started: false, state: "", generation: null, rejectedWrites: 0 });
   #stop = new AbortController();
   #sidecar: "starting" | "running" | "crashed" | "ended" = "starting";
@@ -46,6 +49,7 @@ export class PodRuntime {
     this.#world = world;
     this.name = pod.metadata.name;
     this.uid = pod.metadata.uid;
+    this.#config = configOf(pod);
     const random = streamOf(world.seed, `pod ${this.name}`);
     this.#workMs = world.workMs(random);
     this.process = this.#newProcess();
@@ -56,6 +60,11 @@ export class PodRuntime {
 
   get over(): boolean {
     return this.#over;
+  }
+
+  /** It has no application: its one container is the sidecar. */
+  get #closes(): boolean {
+    return this.#config.purpose === "close";
   }
 
   /** The sidecar's process ends without a word, and is started again in place. */
@@ -91,13 +100,13 @@ export class PodRuntime {
   #start(): void {
     if (this.#over) return;
     const { process } = this;
-    const { apiServer, network, database, config, checks } = this.#world;
+    const { apiServer, network, database, checks } = this.#world;
     this.#sidecar = "running";
     this.#stop = new AbortController();
     const sidecar = new Sidecar({
-      config,
+      config: this.#config,
       pod: { name: this.name, uid: this.uid },
-      api: new LeaseClient(kubeClient(process, apiServer, network), { namespace: "n", name: config.job }),
+      api: new LeaseClient(kubeClient(process, apiServer, network), { namespace: "n", name: this.#config.job }),
       clock: process.clock,
       random: process.random,
       log: this.#world.loggerOf(process),
@@ -132,14 +141,16 @@ export class PodRuntime {
     });
     void sidecar.run(this.#stop.signal).then(
       () => {
-        if (process === this.process && process.alive) this.#sidecar = "ended";
+        if (process !== this.process || !process.alive) return;
+        this.#sidecar = "ended";
+        if (this.#closes && !sidecar.closed) this.application = "failed";
       },
       (error: unknown) => this.#world.broke(`${this.name}: the sidecar threw`, error),
     );
     const { scheduler } = this.#world;
     const probe = (): void => {
       if (this.#over || process !== this.process || !process.alive) return;
-      if (!process.paused && this.#state().started && this.application === "no") {
+      if (!process.paused && this.#state().started && this.application === "no" && !this.#closes) {
         this.application = "running";
         this.#workedSinceMs = scheduler.nowMs;
         for (const wire of this.wires) wire.open();
@@ -176,7 +187,10 @@ export class PodRuntime {
     const endingMs = this.#endingSinceMs === null ? 0 : scheduler.nowMs - this.#endingSinceMs;
     if (leaves && this.application === "running" && endingMs > FAREWELL_MS_MAX) this.application = "failed";
     const done =
-      this.application === "succeeded" || this.application === "failed" || (leaves && this.application === "no");
+      (this.#closes && this.#sidecar === "ended") ||
+      this.application === "succeeded" ||
+      this.application === "failed" ||
+      (leaves && this.application === "no");
     if (done) this.#endSidecar(leaves, endingMs);
     this.#tell(pod);
   }
@@ -195,11 +209,12 @@ export class PodRuntime {
 
   #tell(pod: Stored): void {
     if (this.#over) return;
-    const finished = this.#sidecar === "ended" && (this.application === "succeeded" || this.application === "failed");
+    const finished =
+      this.#sidecar === "ended" && (this.#closes || this.application === "succeeded" || this.application === "failed");
     const phase = finished
-      ? this.application === "succeeded"
-        ? "Succeeded"
-        : "Failed"
+      ? this.application === "failed"
+        ? "Failed"
+        : "Succeeded"
       : this.#sidecar === "starting"
         ? "Pending"
         : "Running";
@@ -222,7 +237,12 @@ export class PodRuntime {
     };
     if (JSON.stringify(status) === JSON.stringify(pod.status)) return;
     this.#world.apiServer.put("pods", { ...pod, status });
-    if (phase === "Succeeded") this.#world.checks.succeeded.add(this.uid);
+    if (this.application === "succeeded" && finished) this.#world.checks.succeeded.add(this.uid);
     if (finished) this.#over = true;
   }
+}
+
+function configOf({ spec }: Stored): SidecarConfig {
+  const [sidecar] = [...(spec.initContainers ?? []), ...spec.containers];
+  return JSON.parse(sidecar.env.find(({ name }: { name: string }) => name === "FENCEDJOB_SIDECAR").value);
 }

@@ -63,8 +63,8 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   ],
   "no generation is reserved (INV-8)": [
     {
-      file: "controller/decide.ts",
-      from: "  status.generation += 1;\n",
+      file: "controller/holding.ts",
+      from: "  status.generation = Math.min(status.generation + 1, GENERATION_MAX);\n",
       to: "  status.generation = Math.max(1, status.generation);\n",
     },
   ],

@@ -2,7 +2,7 @@
  * A real kube-apiserver with its etcd, for tests: RBAC, admission policies, resource versions and watches as in production.
  * Does NOT run pods: there is no node, no scheduler, and no controller but those asked for by name.
  */
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { cpSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { apiServerPrograms, build, programPath } from "../e2e/cluster/build.ts";
@@ -39,6 +39,10 @@ export interface TestApiServer {
   stopApi(): Promise<void>;
   /** Starts it again on the same address, with everything it stored. */
   startApi(): Promise<void>;
+  /** Copies etcd's data as it is now; both servers are stopped for it. */
+  backUp(): Promise<void>;
+  /** As whoever restores a cluster does it: etcd comes back with the data of the last `backUp`, versions and all. */
+  restore(): Promise<void>;
   stop(): Promise<void>;
 }
 
@@ -72,6 +76,15 @@ export async function startApiServer(options: TestApiServerOptions = {}): Promis
       answersOk(`${url}/readyz`, caPem),
     );
   };
+  const whileStopped = async (change: () => void): Promise<void> => {
+    await stopDaemon(dir, "kube-apiserver", 0);
+    await stopDaemon(dir, "etcd");
+    change();
+    start(etcd(plane));
+    await startApi();
+  };
+  const data = join(dir, "etcd");
+  const backup = join(dir, "etcd-backup");
   process.once("exit", () => rmSync(dir, { recursive: true, force: true }));
   start(etcd(plane));
   await startApi();
@@ -94,6 +107,12 @@ export async function startApiServer(options: TestApiServerOptions = {}): Promis
       return (await kubectl(["-n", namespace, "create", "token", account, ...bound])).trim();
     },
     startApi,
+    backUp: () => whileStopped(() => cpSync(data, backup, { recursive: true, force: true })),
+    restore: () =>
+      whileStopped(() => {
+        rmSync(data, { recursive: true });
+        cpSync(backup, data, { recursive: true });
+      }),
     stopApi: () => stopDaemon(dir, "kube-apiserver", 0),
     stop: async () => {
       // The data goes with them: no reason to wait for an orderly end.

@@ -56,13 +56,14 @@ export function aLease(attempt: number, generation: number, change: Partial<Leas
 export function aSnapshot(change: Partial<Omit<Snapshot, "status">> & { status?: object } = {}): Snapshot {
   const { status, ...rest } = change;
   return {
-    job: { name: "run", namespace: "billing", generation: 1, deleting: false },
+    job: { name: "run", namespace: "billing", generation: 1, deleting: false, finalized: true, closingMs: 0 },
     spec: aSpec(),
     template: { ok: true },
     status: readStatus(status),
     pods: [],
     burnedAttempts: [],
     creationProblem: null,
+    namespaceEnding: false,
     lease: null,
     holderElsewhere: false,
     leaseUnchangedMs: 0,

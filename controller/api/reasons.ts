@@ -1,6 +1,14 @@
 /** Every reason of a condition or an event: PascalCase, one place, listed in docs/reference (generated). */
 
-export const CONDITION_TYPES = ["Admitted", "Owned", "FenceRaised", "Suspended", "Complete", "Failed"] as const;
+export const CONDITION_TYPES = [
+  "Admitted",
+  "Owned",
+  "FenceRaised",
+  "Suspended",
+  "Complete",
+  "Failed",
+  "ForeignIssuer",
+] as const;
 export type ConditionType = (typeof CONDITION_TYPES)[number];
 
 /** Reason → what it means and what to do, for docs/reference.md. */
@@ -15,6 +23,7 @@ export const REASONS = {
   ReservedName: "spec.template uses a container or volume name that the sidecar needs; rename yours.",
   // Owned
   Suspended: "spec.suspend is true: there is no owner.",
+  Deleting: "The FencedJob is being deleted: its pods are stopped and its fences closed first.",
   Ending: "The owner has given the Lease back and its pod is ending.",
   Granted: "The pod owns the named generation.",
   WaitingForPod: "A candidate's pod is being created, scheduled or pulled; the message says what it waits for.",
@@ -28,6 +37,7 @@ export const REASONS = {
   LeaseExpired: "The owner did not renew for its lease duration; its writes will be refused.",
   LeaseDeleted: "The Lease was deleted under its owner, which is loss for it.",
   LeaseTaken: "The Lease names a holder that the controller did not grant.",
+  Deleted: "The owner was stopped because the FencedJob is being deleted.",
   SpecChanged: "The spec changed before the owner's application had started; a pod of the new spec replaces it.",
   Released: "The owner gave the Lease back.",
   PodFailed: "The owner's pod failed.",
@@ -41,6 +51,9 @@ export const REASONS = {
   RaiseRefused: "A database refused this owner's generation for good; it is replaced by a pod with a higher one.",
   // FenceRaised
   Raised: "Every database accepts the owner's generation only.",
+  FenceClosed: "No generation is let in any more, until the next one is raised.",
+  FenceClosing:
+    "A closer raises the fence and closes it, as the last owner's sidecar could not; it holds no application.",
   Raising: "The owner is raising the fence; the application has not started.",
   SecretMissing: "The Secret is absent or has no usable address; create it, the sidecar reads it again by itself.",
   AuthenticationFailed: "The database refuses user or password.",
@@ -57,16 +70,22 @@ export const REASONS = {
   // Suspended
   NotSuspended: "spec.suspend is false.",
   Suspending: "spec.suspend is true; the owner is being stopped.",
-  Stopped: "spec.suspend is true, and no pod of the job is left.",
+  Stopped: "spec.suspend is true, no pod of the job is left, and its fences are closed.",
   // Complete, Failed
   Running: "The job has not ended.",
   Completed: "The owner of the last generation ended well.",
   BackoffLimitExceeded: "More consecutive failures than spec.backoffLimit.",
   DeadlineExceeded: "The job ran longer than spec.activeDeadlineSeconds.",
+  // ForeignIssuer
+  OneIssuer: "This cluster raised the fence last, in every database.",
+  RaisedElsewhere:
+    "Another cluster raised the fence of this name last; nothing is raised over it until spec.takeOver says so, with the command in the message.",
   // events only
   PodCreated: "A candidate's pod was created.",
   WriteRefused: "Writes of an older generation were refused after its end.",
   FenceRaised: "A database accepted the new generation.",
+  FenceNotClosed:
+    "The FencedJob was deleted though a fence could not be closed; the message has the command that closes it.",
 } as const;
 
 export type Reason = keyof typeof REASONS;

@@ -3,6 +3,7 @@
  * (admission may have been bypassed, so it is asserted there again).
  */
 import { z } from "zod";
+import type { LeaseTiming } from "../../lease/timing.ts";
 import type { ObjectMeta } from "../kube/objects.ts";
 
 export const GROUP = "fencedjob.dev";
@@ -64,6 +65,18 @@ export const fencedJobSpec = z
       .describe(
         "Key of the fence in each database; default `<namespace>/<name>`. Whoever takes the work over keeps it.",
       ),
+    takeOver: z
+      .object({
+        issuer: z.string().min(1).max(200).describe("Its name, as the condition ForeignIssuer says it."),
+        generation: z
+          .int()
+          .min(1)
+          .max(Number.MAX_SAFE_INTEGER)
+          .describe("Its last generation; a later one is refused."),
+      })
+      .strict()
+      .optional()
+      .describe("Another cluster's fence of this name is taken over: its work has moved here for good."),
     suspend: z.boolean().default(false).describe("No owner and no pods while true."),
     standbys: z
       .object({ count: z.int().min(0).max(10).default(0).describe("Candidates kept beside the owner.") })
@@ -88,6 +101,16 @@ export const fencedJobSpec = z
   .strict();
 
 export type FencedJobSpec = z.infer<typeof fencedJobSpec>;
+
+export function timingOf(spec: FencedJobSpec): LeaseTiming {
+  const { durationSeconds, renewIntervalSeconds, requestTimeoutSeconds, marginSeconds } = spec.lease;
+  return {
+    durationMs: durationSeconds * 1000,
+    renewIntervalMs: renewIntervalSeconds * 1000,
+    requestTimeoutMs: requestTimeoutSeconds * 1000,
+    marginMs: marginSeconds * 1000,
+  };
+}
 
 /** Metadata of a stored FencedJob. */
 export type JobMeta = ObjectMeta & { namespace: string; uid: string };

@@ -3,7 +3,9 @@ import { z } from "zod";
 import type { JobMeta } from "./spec.ts";
 
 const time = z.iso.datetime().describe("Wall time, for people.");
-const generation = z.int().min(1).max(Number.MAX_SAFE_INTEGER);
+/** 2^53−1, in PostgreSQL and in JSON. */
+export const GENERATION_MAX = Number.MAX_SAFE_INTEGER;
+const generation = z.int().min(1).max(GENERATION_MAX);
 
 const conditionSchema = z.object({
   type: z.string(),
@@ -20,6 +22,7 @@ const ownerSchema = z.object({
   node: z.string().optional(),
   generation,
   since: time,
+  closes: z.boolean().optional().describe("Its pod only closes the fences: no other owner is wanted."),
   leaving: z.string().optional().describe("Why its pod is being taken away, once it is."),
   leaseUID: z
     .string()
@@ -27,7 +30,13 @@ const ownerSchema = z.object({
     .describe("The Lease that was seen to name this grant; absent while it is being written."),
 });
 
-const fenceSchema = z.object({ database: z.string(), generation, incarnation: z.string() });
+const fenceSchema = z.object({
+  database: z.string(),
+  generation,
+  incarnation: z.string(),
+  secretName: z.string().optional().describe("Of the database, also when it has left the spec."),
+  closed: z.boolean().optional().describe("No generation is let in any more, until the next one is raised."),
+});
 
 const historySchema = z.object({
   generation,
@@ -56,7 +65,15 @@ export const fencedJobStatus = z.object({
   startTime: time.optional().describe("When the first owner was granted."),
   completionTime: time.optional(),
   owner: ownerSchema.optional().describe("The grant in force: reserved here before the Lease names it."),
-  candidates: z.array(z.object({ attempt: z.int(), pod: z.string() })).default([]),
+  candidates: z
+    .array(
+      z.object({
+        attempt: z.int(),
+        pod: z.string(),
+        closes: z.boolean().optional().describe("Made to close the fences only."),
+      }),
+    )
+    .default([]),
   fence: generation.optional().describe("Lowest generation that every database accepts, for the FENCE column."),
   fences: z.array(fenceSchema).default([]),
   history: z.array(historySchema).default([]).describe("The last 10 owners, newest first."),

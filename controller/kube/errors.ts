@@ -63,6 +63,10 @@ export const isUnauthorized = (error: unknown): boolean => has(error, ({ status 
 
 export const isForbidden = (error: unknown): boolean => has(error, ({ status }) => status === 403);
 
+/** Nothing can be created there any more. */
+export const isNamespaceEnding = (error: unknown): boolean =>
+  has(error, ({ status, message }) => status === 403 && message.includes("because it is being terminated"));
+
 /** The request itself is wrong: sent again unchanged it is refused again. */
 export const isInvalid = (error: unknown): boolean =>
   has(error, ({ status }) => status === 400 || status === 413 || status === 415 || status === 422);
