@@ -23,7 +23,7 @@ test("an overdue renewal prepares a candidate and takes nothing away", () => {
     }),
   );
   expect(plan.status.owner?.generation).toBe(1);
-  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 2 }]);
+  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 2, closer: false, closes: [] }]);
   expect(condition(plan, "Owned")).toMatchObject({ status: "Unknown", reason: "RenewalOverdue" });
   expect(plan.requeueAfterMs).toBe(4_000);
 });
@@ -80,7 +80,7 @@ test("standbys that fail at once beside a healthy owner back off too", () => {
   expect(condition(plan, "Owned")?.status).toBe("True");
   expect(plan.requeueAfterMs).toBe(6_000);
   const later = decide(aSnapshot({ spec, status: plan.status, pods, lease: aLease(1, 1), wallMs: WALL_MS + 8_000 }));
-  expect(later.actions).toEqual([{ kind: "createPod", attempt: 3 }]);
+  expect(later.actions).toEqual([{ kind: "createPod", attempt: 3, closer: false, closes: [] }]);
 });
 
 test("a wall clock that was set back delays nothing for longer than the backoff", () => {
@@ -111,7 +111,7 @@ test("a pod name taken by somebody else is given up for the next attempt", () =>
     aSnapshot({ status: { attempt: 1, candidates: [{ attempt: 1, pod: "run-1" }] }, burnedAttempts: [1] }),
   );
   expect(plan.status.candidates).toEqual([{ attempt: 2, pod: "run-2" }]);
-  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 2 }]);
+  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 2, closer: false, closes: [] }]);
 });
 
 test("a candidate of an older spec is replaced: the change may be what it waits for", () => {
@@ -119,7 +119,7 @@ test("a candidate of an older spec is replaced: the change may be what it waits 
   const plan = decide(aSnapshot({ status, pods: [aPod(1, { outdated: true, waitingFor: "ImagePullBackOff" })] }));
   expect(plan.status).toMatchObject({ failures: 0, generation: 0 });
   expect(plan.actions).toEqual([
-    { kind: "createPod", attempt: 2 },
+    { kind: "createPod", attempt: 2, closer: false, closes: [] },
     { kind: "deletePod", pod: "run-1", uid: "uid-1" },
   ]);
 });

@@ -77,12 +77,13 @@ export function keepCandidates(draft: Draft, wanted: number, closes = false): vo
     const pod = `${snapshot.job.name}-${status.attempt}`;
     status.candidates.push({ attempt: status.attempt, pod, ...(closes && { closes }) });
   }
+  const inSpec = snapshot.spec.ok ? snapshot.spec.spec.databases.map(({ name }) => name) : [];
   const open = status.fences.flatMap(({ database, secretName, closed }) =>
-    closed || !secretName ? [] : [{ database, secretName }],
+    closed || !secretName || (!closes && inSpec.includes(database)) ? [] : [{ database, secretName }],
   );
   for (const { attempt, pod } of status.candidates) {
     if (snapshot.pods.some(({ name }) => name === pod)) continue;
-    draft.actions.push({ kind: "createPod", attempt, ...(closes && { closes: open }) });
+    draft.actions.push({ kind: "createPod", attempt, closer: closes, closes: open });
   }
 }
 

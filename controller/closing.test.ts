@@ -80,7 +80,7 @@ test.each([
   (_what, change) => {
     const first = decide(aSnapshot({ ...change, status: ended("PodGone"), lease: aLease(1, 1) }));
     const closes = [{ database: "ledger", secretName: "ledger-db" }];
-    expect(first.actions).toEqual([{ kind: "createPod", attempt: 2, closes }]);
+    expect(first.actions).toEqual([{ kind: "createPod", attempt: 2, closer: true, closes }]);
     expect(first.status.candidates).toEqual([{ attempt: 2, pod: "run-2", closes: true }]);
     const granted = decide(aSnapshot({ ...change, status: first.status, lease: aLease(1, 1), pods: [aPod(2)] }));
     expect(granted.actions).toEqual([{ kind: "grant" }]);
@@ -162,4 +162,40 @@ test("a spec that cannot be read does not keep its FencedJob from being deleted"
   const at = (pods: Snapshot["pods"]): Plan => decide(aSnapshot({ ...deleted, spec, status: ended("PodGone"), pods }));
   expect(kinds(at([aPod(1)]))).toEqual(["deletePod"]);
   expect(kinds(at([]))).toEqual(["removeFinalizer"]);
+});
+
+test("a database that has left the spec is closed by the next owner, which raises there without waiting for it", () => {
+  const old = { database: "old", generation: 1, incarnation: "y", secretName: "old-db" };
+  const status = ended("PodFailed");
+  const next = decide(aSnapshot({ status: { ...status, fences: [aFence(), old] } }));
+  expect(next.actions).toEqual([
+    { kind: "createPod", attempt: 2, closer: false, closes: [{ database: "old", secretName: "old-db" }] },
+  ]);
+  const owns = (more: object): Plan => {
+    const lease = aLease(2, 2, { report: JSON.stringify({ ...JSON.parse(report(false, 2)), ...more }) });
+    const owned = { generation: 2, attempt: 2, owner: owner(2, 2), fences: [aFence(), old] };
+    return decide(aSnapshot({ status: owned, lease, pods: [aPod(2)] }));
+  };
+  const failure = {
+    database: "old",
+    code: "LF015",
+    message: "it does not answer",
+    hint: "",
+    final: false,
+    floor: null,
+  };
+  const waiting = owns({ unclosed: [failure] });
+  expect(condition(waiting, "FenceRaised")).toMatchObject({ status: "True", reason: "Raised" });
+  expect(condition(waiting, "FenceRaised")?.message).toMatch(
+    /old, which has left the spec, still lets generation 1 in .*does not answer/,
+  );
+  expect(waiting.status).toMatchObject({
+    fence: 2,
+    fences: [{ database: "ledger" }, { database: "old", generation: 1 }],
+  });
+  const raised = JSON.parse(report(true, 2)).fences[0];
+  const closed = owns({ fences: [...JSON.parse(report(false, 2)).fences, { ...raised, database: "old" }] });
+  expect(closed.status.fences).toMatchObject([{ database: "ledger", generation: 2 }]);
+  // Somebody else's by now: ours is over there all the same.
+  expect(owns({ unclosed: [{ ...failure, code: "LF001", final: true, floor: 9 }] }).status.fences).toHaveLength(1);
 });

@@ -30,7 +30,7 @@ const history = [
 test("a new job reserves attempt 1 and creates its pod, and grants nothing", () => {
   const plan = decide(aSnapshot());
   expect(plan.status.attempt).toBe(1);
-  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 1 }]);
+  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 1, closer: false, closes: [] }]);
   expect(plan.status.generation).toBe(0);
   expect(condition(plan, "Owned")).toMatchObject({ status: "False", reason: "WaitingForPod" });
 });

@@ -9,8 +9,13 @@ export type Action =
   /** Kubernetes keeps the FencedJob until it is taken away again. */
   | { readonly kind: "addFinalizer" }
   | { readonly kind: "removeFinalizer" }
-  /** `closes`: a pod without an application, that closes these fences. */
-  | { readonly kind: "createPod"; readonly attempt: number; readonly closes?: readonly OpenFence[] }
+  /** `closes`: what is to be closed, by a closer all that is open, by a candidate what has left the spec. */
+  | {
+      readonly kind: "createPod";
+      readonly attempt: number;
+      readonly closer: boolean;
+      readonly closes: readonly OpenFence[];
+    }
   | { readonly kind: "deletePod"; readonly pod: string; readonly uid: string }
   /** Write the Lease for the owner that the plan's status names, conditional on the observed version. */
   | { readonly kind: "grant" }

@@ -45,10 +45,12 @@ export function fenceChange(
     if (now) return [entryOf(now, secretName)];
     return before.fences.filter(({ database }) => database === name);
   });
-  // Of databases that have left the spec: until they are closed.
+  // Of databases that have left the spec: until they are closed, or raised by somebody else above ours.
   const removed = before.fences.flatMap((fence) => {
     if (fence.closed || spec.databases.some(({ name }) => name === fence.database)) return [];
+    if (report?.unclosed?.some(({ database, final }) => final && database === fence.database)) return [];
     const now = raised.find(({ database }) => database === fence.database);
+    if (now?.closed) return [];
     return [now ? entryOf(now, fence.secretName) : fence];
   });
   const fences = [...inSpec, ...removed];
@@ -56,7 +58,7 @@ export function fenceChange(
   return {
     fences,
     fence,
-    condition: condition(owner, spec, report, before, applicationStarted),
+    condition: withRemoved(condition(owner, spec, report, before, applicationStarted), removed, report),
     events: events(raised, report?.failures ?? [], before),
   };
 }
@@ -108,6 +110,16 @@ function condition(
     reason: "Raised",
     message: `${names.join(", ")} ${accept} generation ${owner.generation} only${waiting.length ? `; ${waiting.join(", ")} joins with the next owner` : ""}`,
   };
+}
+
+/** A fence that nobody needs any more and that is still open is no reason not to work, and not passed over either. */
+function withRemoved(told: ConditionChange, removed: readonly Fence[], report: Report | null): ConditionChange {
+  if (told.reason !== "Raised" || !removed.length) return told;
+  const open = removed.map(({ database, generation }) => {
+    const why = report?.unclosed?.find((failure) => failure.database === database);
+    return `${database}, which has left the spec, still lets generation ${generation} in${why ? ` (${text(why)})` : " until the next owner closes it"}`;
+  });
+  return { ...told, message: [told.message, ...open].join("; ") };
 }
 
 function events(

@@ -50,7 +50,7 @@ test("why a pod was taken away is remembered until it is gone, and is no failure
   );
   expect(leaves.status.owner).toMatchObject({ generation: 1, leaving: "Preempted" });
   // A successor is prepared meanwhile.
-  expect(leaves.actions).toEqual([{ kind: "createPod", attempt: 2 }]);
+  expect(leaves.actions).toEqual([{ kind: "createPod", attempt: 2, closer: false, closes: [] }]);
   const gone = decide(aSnapshot({ status: leaves.status, lease: aLease(1, 1) }));
   expect(gone.status).toMatchObject({ failures: 6, history: [{ generation: 1, reason: "Preempted" }] });
   expect(condition(gone, "Failed")?.status).toBe("False");
@@ -61,7 +61,7 @@ test("a long-running owner that ends well, as it does when it is drained, does n
   const plan = decide(aSnapshot({ status: owned(), pods, lease: aLease(1, 1) }));
   expect(condition(plan, "Complete")?.status).toBe("False");
   expect(plan.status).toMatchObject({ failures: 0, history: [{ reason: "Evicted" }] });
-  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 2 }]);
+  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 2, closer: false, closes: [] }]);
 });
 
 test("a long-running owner that has given its Lease back is succeeded at once; another is heard to the end", () => {
@@ -174,7 +174,7 @@ test("INV-7: a candidate that an edited Lease names is not granted anything any 
   const plan = decide(aSnapshot({ status, pods: [aPod(2)], lease: aLease(2, 5), leaseRemainingMs: 0 }));
   expect(plan.status.owner).toBeUndefined();
   expect(plan.actions).toEqual([
-    { kind: "createPod", attempt: 3 },
+    { kind: "createPod", attempt: 3, closer: false, closes: [] },
     { kind: "deletePod", pod: "run-2", uid: "uid-2" },
   ]);
   expect(plan.events.map(({ reason }) => reason)).toEqual(["LeaseTaken"]);
@@ -200,7 +200,7 @@ test("a Lease deleted under its owner is loss: the next pod gets the next genera
   const plan = decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease: null }));
   expect(plan.status.history[0]).toMatchObject({ reason: "LeaseDeleted" });
   expect(plan.status.owner).toBeUndefined();
-  expect(plan.actions).toContainEqual({ kind: "createPod", attempt: 2 });
+  expect(plan.actions).toContainEqual({ kind: "createPod", attempt: 2, closer: false, closes: [] });
 });
 
 test("a released Lease waits for its pod to tell how it ended", () => {

@@ -5,7 +5,7 @@
  * application starts only when the sidecar's startup probe passes, which is after the raise (INV-4).
  */
 
-import { type SidecarConfig, STARTUP_PROBE_SECONDS } from "../lease/sidecarconfig.ts";
+import { type SidecarConfig, type SidecarDatabase, STARTUP_PROBE_SECONDS } from "../lease/sidecarconfig.ts";
 import type { Reason } from "./api/reasons.ts";
 import { API_VERSION, type FencedJobSpec, type JobMeta, KIND, SIDECAR_HTTP_PORT, timingOf } from "./api/spec.ts";
 import type { OpenFence } from "./draft.ts";
@@ -28,7 +28,7 @@ const TOKEN_DIR = "/var/run/fencedjob";
 const SOCKET_VOLUME = "fencedjob-sockets";
 /** One for all databases: a socket's name ends with its port. */
 const SOCKET_DIR = "/var/run/fencedjob-sockets";
-/** Of a database that has left the spec; a closer listens nowhere. */
+/** What is only closed is listened to nowhere. */
 const UNUSED_PORT = 5432;
 /** The token is renewed by the kubelet at 80 % of its life. */
 const TOKEN_SECONDS = 3600;
@@ -41,6 +41,8 @@ export interface PodParts {
   readonly sidecar: SidecarImage;
   /** Identity of the cluster that issues generations: the row's issuer in the fence. */
   readonly issuer: string;
+  /** Fences that the pod is to close. */
+  readonly closes?: readonly OpenFence[];
 }
 
 export function podName(job: string, attempt: number): string {
@@ -94,7 +96,7 @@ export function buildPod(parts: PodParts, attempt: number): Json {
         { ...sidecarContainer(parts), ...NATIVE_SIDECAR },
         ...list(pod.initContainers).map((container) => withDatabases(container, spec)),
       ],
-      volumes: [...list(pod.volumes), ...sidecarVolumes(spec)],
+      volumes: [...list(pod.volumes), ...sidecarVolumes(parts)],
     },
   };
 }
@@ -116,16 +118,11 @@ function apart(affinity: Json | undefined, { name }: JobMeta): Json {
   return { ...affinity, podAntiAffinity: { ...anti, [preferred]: terms } };
 }
 
-/** A pod that has only the sidecar, as its one container: it raises these fences, closes them, and ends. */
-export function buildCloser(parts: PodParts, attempt: number, fences: readonly OpenFence[]): Json {
-  const { databases: inSpec, template } = parts.spec;
-  const databases = fences.map(({ database, secretName }) => {
-    const { port } = inSpec.find(({ name }) => name === database) ?? { port: UNUSED_PORT };
-    return { name: database, secretName, port, socket: false };
-  });
-  const closing = { ...parts, spec: { ...parts.spec, databases } };
+/** A pod that has only the sidecar, as its one container: it raises the fences of `closes`, closes them, and ends. */
+export function buildCloser(parts: PodParts, attempt: number): Json {
+  const closing = { ...parts, spec: { ...parts.spec, databases: databasesOf(parts.closes) }, closes: [] };
   // Where it may run, and as whom, is the template's; what only an application needs is not.
-  const { initContainers: _, containers: __, volumes: ___, ...pod } = template.spec as Json;
+  const { initContainers: _, containers: __, volumes: ___, ...pod } = parts.spec.template.spec as Json;
   return {
     ...identityOf(parts, attempt),
     spec: {
@@ -134,9 +131,13 @@ export function buildCloser(parts: PodParts, attempt: number, fences: readonly O
       ...accountOf(parts),
       restartPolicy: "Never",
       containers: [sidecarContainer(closing, "close")],
-      volumes: sidecarVolumes(closing.spec),
+      volumes: sidecarVolumes(closing),
     },
   };
+}
+
+function databasesOf(fences: readonly OpenFence[] = []): FencedJobSpec["databases"] {
+  return fences.map(({ database, secretName }) => ({ name: database, secretName, port: UNUSED_PORT, socket: false }));
 }
 
 function identityOf({ meta, spec }: PodParts, attempt: number): Json {
@@ -228,7 +229,8 @@ const NATIVE_SIDECAR: Json = {
   },
 };
 
-function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts, purpose?: "close"): Json {
+function sidecarContainer({ meta, spec, sidecar, issuer, closes }: PodParts, purpose?: "close"): Json {
+  const removed = databasesOf(closes);
   const config: SidecarConfig = {
     namespace: meta.namespace,
     job: meta.name,
@@ -237,13 +239,8 @@ function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts, purpose?: "
     ...(spec.takeOver && { takeOver: spec.takeOver }),
     timing: timingOf(spec),
     drainMs: spec.drainSeconds * 1000,
-    databases: spec.databases.map(({ name, port, secretName, socket }) => ({
-      name,
-      port,
-      ...(socket && { socketDir: SOCKET_DIR }),
-      secretName,
-      dir: `${DATABASES_DIR}/${name}`,
-    })),
+    databases: spec.databases.map(asMounted),
+    ...(removed.length && { closes: removed.map(asMounted) }),
     tokenDir: TOKEN_DIR,
     httpPort: SIDECAR_HTTP_PORT,
     ...(purpose && { purpose }),
@@ -271,7 +268,7 @@ function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts, purpose?: "
     },
     volumeMounts: [
       { name: TOKEN_VOLUME, mountPath: TOKEN_DIR, readOnly: true },
-      ...spec.databases.map(({ name }) => ({
+      ...[...spec.databases, ...removed].map(({ name }) => ({
         name: DATABASE_VOLUME_PREFIX + name,
         mountPath: `${DATABASES_DIR}/${name}`,
         readOnly: true,
@@ -281,7 +278,11 @@ function sidecarContainer({ meta, spec, sidecar, issuer }: PodParts, purpose?: "
   };
 }
 
-function sidecarVolumes(spec: FencedJobSpec): Json[] {
+function asMounted({ name, port, secretName, socket }: FencedJobSpec["databases"][number]): SidecarDatabase {
+  return { name, port, ...(socket && { socketDir: SOCKET_DIR }), secretName, dir: `${DATABASES_DIR}/${name}` };
+}
+
+function sidecarVolumes({ spec, closes }: PodParts): Json[] {
   const token = {
     name: TOKEN_VOLUME,
     projected: {
@@ -293,7 +294,7 @@ function sidecarVolumes(spec: FencedJobSpec): Json[] {
     },
   };
   // Optional, so that the sidecar starts without it and can say what is missing; the controller reads no Secret.
-  const secrets = spec.databases.map(({ name, secretName }) => ({
+  const secrets = [...spec.databases, ...databasesOf(closes)].map(({ name, secretName }) => ({
     name: DATABASE_VOLUME_PREFIX + name,
     secret: { secretName, optional: true, defaultMode: 0o444 },
   }));

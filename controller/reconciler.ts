@@ -310,15 +310,15 @@ export class Reconciler {
   }
 
   async #createPod(
-    { attempt, closes }: Extract<Action, { kind: "createPod" }>,
+    { attempt, closer, closes }: Extract<Action, { kind: "createPod" }>,
     meta: JobMeta,
     snapshot: Snapshot,
     memory: Memory,
   ): Promise<void> {
     const { api, sidecar, issuer } = this.#parts;
     if (!snapshot.spec.ok) return;
-    const parts = { meta, spec: snapshot.spec.spec, sidecar, issuer };
-    const pod = closes ? buildCloser(parts, attempt, closes) : buildPod(parts, attempt);
+    const parts = { meta, spec: snapshot.spec.spec, sidecar, issuer, closes };
+    const pod = closer ? buildCloser(parts, attempt) : buildPod(parts, attempt);
     try {
       await api.create(RESOURCES.pods, pod as unknown as KubeObject);
       delete memory.creationProblem;

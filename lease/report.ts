@@ -32,6 +32,8 @@ export interface Report {
   readonly generation: number;
   readonly fences: readonly RaisedFence[];
   readonly failures: readonly RaiseFailure[];
+  /** Of databases that have left the spec: why their fence is not closed yet. Final: another generation is above ours there. */
+  readonly unclosed?: readonly RaiseFailure[];
 }
 
 /** At the end of its life a sidecar leaves this as the container's termination message. */
@@ -52,18 +54,24 @@ export function formatReport(report: Report): string {
     message: failure.message.slice(0, 200),
     hint: "",
   });
-  return JSON.stringify({ ...report, failures: report.failures.map(short) });
+  return JSON.stringify({ ...report, failures: report.failures.map(short), unclosed: report.unclosed?.map(short) });
 }
 
 /** null when there is none or it is not one: a Lease can be edited by anybody with the right to. */
 export function parseReport(text: string | null): Report | null {
   const value = parseObject(text);
   if (!value || !isGeneration(value.generation)) return null;
-  const { generation, fences, failures } = value;
+  const { generation, fences, failures, unclosed = [] } = value;
   if (!Array.isArray(fences) || !fences.every(isFence)) return null;
   if (!Array.isArray(failures) || !failures.every(isFailure)) return null;
+  if (!Array.isArray(unclosed) || !unclosed.every(isFailure)) return null;
   // A sidecar of an older version does not close.
-  return { generation, fences: fences.map((fence) => ({ ...fence, closed: fence.closed === true })), failures };
+  return {
+    generation,
+    fences: fences.map((fence) => ({ ...fence, closed: fence.closed === true })),
+    failures,
+    ...(unclosed.length && { unclosed }),
+  };
 }
 
 const isGeneration = (value: unknown): value is number => Number.isSafeInteger(value) && Number(value) >= 1;

@@ -33,6 +33,8 @@ export interface SidecarConfig {
   readonly timing: LeaseTiming;
   readonly drainMs: number;
   readonly databases: readonly SidecarDatabase[];
+  /** That have left the spec with an open fence: raised and closed beside the work, which does not wait for them. */
+  readonly closes?: readonly SidecarDatabase[];
   /** Directory with `token` and `ca.crt`. */
   readonly tokenDir: string;
   readonly httpPort: number;

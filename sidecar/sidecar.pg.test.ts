@@ -5,10 +5,13 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import pg from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { install } from "../fence/client.ts";
 import { withConnection } from "../fence/connection.ts";
 import type { TakeOver } from "../fence/database.ts";
+import { makeRole } from "../fence/role.ts";
 import { type RawLease, readLease } from "../lease/record.ts";
 import { parseReport, type Report } from "../lease/report.ts";
+import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import { systemClock } from "../platform/clock.ts";
 import { silentLogger } from "../platform/log.ts";
 import { systemRandom } from "../platform/random.ts";
@@ -48,15 +51,17 @@ afterEach(async () => {
   rmSync(dir, { recursive: true, force: true });
 });
 
-function secret(values: Record<string, string>): void {
-  mkdirSync(join(dir, "ledger"), { recursive: true });
-  for (const [key, value] of Object.entries(values)) writeFileSync(join(dir, "ledger", key), value);
+function secret(values: Record<string, string>, database = "ledger"): void {
+  mkdirSync(join(dir, database), { recursive: true });
+  for (const [key, value] of Object.entries(values)) writeFileSync(join(dir, database, key), value);
 }
 
-const goodSecret = (): void => {
+function addressValues(): Record<string, string> {
   const { host, port, database, user, sslmode } = fenced.address;
-  secret({ host, port: String(port), dbname: database, user, sslmode });
-};
+  return { host, port: String(port), dbname: database, user, sslmode };
+}
+
+const goodSecret = (): void => secret(addressValues());
 
 async function aSidecar(
   change: {
@@ -67,6 +72,7 @@ async function aSidecar(
     socketDir?: string;
     takeOver?: TakeOver;
     purpose?: "close";
+    closes?: SidecarConfig["closes"];
   } = {},
 ) {
   const uid = change.uid ?? "uid-1";
@@ -83,6 +89,7 @@ async function aSidecar(
       issuer: "test",
       ...(change.purpose && { purpose: change.purpose }),
       ...(change.takeOver && { takeOver: change.takeOver }),
+      ...(change.closes && { closes: change.closes }),
       timing: TIMING,
       drainMs: 200,
       databases: [
@@ -358,6 +365,24 @@ describe("the end", () => {
     expect(readLease(sidecar.api.lease as RawLease)).toMatchObject({ holder: null, generation: 2 });
     expect(sidecar.report()).toMatchObject({ failures: [], fences: [{ generation: 2, closed: true }] });
     expect(await fenced.job(fenceName).row()).toMatchObject({ generation: 2, holder: "uid-1" });
+  });
+
+  test("a database that has left the spec is raised and closed beside the work, which does not wait for it", async () => {
+    const other = { ...fenced.admin, database: "other" };
+    await (await fenced.connectAdmin()).query("CREATE DATABASE other");
+    await install(other);
+    await makeRole(other, { name: fenced.address.user });
+    await fenced.job(fenceName).raise(1, { holder: "uid-0", address: { ...fenced.address, database: "other" } });
+    goodSecret();
+    const closes = [{ name: "old", port: 5432, secretName: "old-db", dir: join(dir, "old") }];
+    const sidecar = await aSidecar({ generation: 2, closes });
+    await until(() => sidecar.started());
+    await until(() => sidecar.report()?.unclosed?.[0]?.code === "LF017");
+    expect(sidecar.report()).toMatchObject({ failures: [], fences: [{ database: "ledger", closed: false }] });
+    secret({ ...addressValues(), dbname: "other" }, "old");
+    await until(() => sidecar.report()?.fences.some(({ database, closed }) => database === "old" && closed));
+    expect(sidecar.report()?.unclosed).toBeUndefined();
+    await sidecar.end();
   });
 
   test("a pod that only closes and loses the Lease ends without having closed", async () => {

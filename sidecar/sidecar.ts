@@ -51,6 +51,8 @@ export class Sidecar {
   readonly #holder: Holder;
   #grant: Grant | null = null;
   #raiser: Raiser | null = null;
+  /** Of the databases that have left the spec. */
+  #remover: Raiser | null = null;
   #state = "waiting for ownership";
   #started = false;
   /** Closed in every database, by a pod that is there for that. */
@@ -136,12 +138,13 @@ export class Sidecar {
     return { fenceName: config.fenceName, generation, holder: pod.uid, holderName: pod.name };
   }
 
-  #raiserOf(identity: FenceIdentity): Raiser {
-    const { config, clock, random, log, databases } = this.#parts;
+  #raiserOf(identity: FenceIdentity, config = this.#parts.config): Raiser {
+    const { clock, random, log, databases } = this.#parts;
     const nonce = random.bytes(NONCE_BYTES).toString("hex");
     const changed = (): void => this.#holder.renewSoon();
     const report = parseReport(this.#holder.reportAtGrant);
-    const earlier = report?.generation === identity.generation ? report.fences : [];
+    const told = report?.generation === identity.generation ? report.fences : [];
+    const earlier = told.filter((fence) => config.databases.some(({ name }) => name === fence.database));
     return new Raiser({ config, identity, nonce, clock, random, log, changed, databases, earlier });
   }
 
@@ -157,14 +160,24 @@ export class Sidecar {
     this.#state = `owner, generation ${identity.generation}`;
     this.#started = true;
     this.#whenStarted.resolve();
+    const { config } = this.#parts;
+    if (!config.closes?.length) return;
+    this.#remover = this.#raiserOf(identity, { ...config, databases: config.closes, purpose: "close" });
+    await this.#raiseAndClose(this.#remover, signal);
+  }
+
+  /** False if a database refused for good. */
+  async #raiseAndClose(raiser: Raiser, signal: AbortSignal): Promise<boolean> {
+    if (!(await raiser.raiseAll(signal))) return false;
+    while (!(await raiser.closeAll(signal))) await this.#parts.clock.sleep(CLOSE_RETRY_MS, signal);
+    return true;
   }
 
   async #close(raiser: Raiser, signal: AbortSignal): Promise<void> {
-    if (!(await raiser.raiseAll(signal))) {
+    if (!(await this.#raiseAndClose(raiser, signal))) {
       this.#state = REFUSED;
       return;
     }
-    while (!(await raiser.closeAll(signal))) await this.#parts.clock.sleep(CLOSE_RETRY_MS, signal);
     this.#state = `generation ${this.#grant?.generation} is closed`;
     this.#closed.abort();
   }
@@ -245,8 +258,9 @@ export class Sidecar {
   #report(): string {
     return formatReport({
       generation: this.#grant?.generation ?? 0,
-      fences: this.#raiser?.fences ?? [],
+      fences: [...(this.#raiser?.fences ?? []), ...(this.#remover?.fences ?? [])],
       failures: this.#raiser?.failures ?? [],
+      unclosed: this.#remover?.failures ?? [],
     });
   }
 }
