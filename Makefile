@@ -2,13 +2,14 @@
 # registries they install or build themselves; what is slow is kept in a cache outside of this directory.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo down test check generate conformance bench-wire sim
+.PHONY: help demo down test check generate conformance bench-wire sim model
 
 help:
 	@echo "make demo      a paused owner cannot damage its successor's work: the story on a real cluster"
 	@echo "make down      remove everything that the demo started"
 	@echo "make test      run everything that can run on this machine"
 	@echo "make sim SEEDS=1000   seeded histories of controllers, sidecars, API server and database, invariants checked"
+	@echo "make model     the protocol in every order of its steps, with spin; each safety line removed in turn must show"
 	@echo "make conformance  suites of PostgreSQL's clients, direct against through the proxy (30 minutes; needs Go and a JDK)"
 	@echo "make bench-wire   pgbench direct, through PgBouncer and through the proxy, alternating (two hours; a quiet machine)"
 	@echo "make check     lint, format, types and generated files only"
@@ -25,6 +26,9 @@ test: node_modules/.installed
 
 sim: node_modules/.installed
 	@npm run -s sim -- --seeds $(or $(SEEDS),1000)
+
+model: node_modules/.installed
+	@npm run -s model
 
 check: node_modules/.installed
 	@npm run -s check

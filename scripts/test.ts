@@ -10,6 +10,7 @@ import { corpusMissing } from "../conformance/corpus.ts";
 import { apiServerPrograms, build } from "../e2e/cluster/build.ts";
 import { down, isUp } from "../e2e/cluster/localnode.ts";
 import { chooseProvider, requireGo } from "../e2e/cluster/prerequisites.ts";
+import { modelMissing } from "../model/spin.ts";
 import { postgresVersions } from "../testing/postgres.ts";
 import type { Counts } from "../testing/reporter.ts";
 
@@ -29,9 +30,10 @@ interface Step {
   readonly missing?: () => Promise<string | null>;
 }
 
-const command = (name: string, ...args: string[]): Step => ({
+const command = (name: string, args: string[], missing?: Step["missing"]): Step => ({
   name,
   run: async () => ((await exec(args)) === 0 ? counted(1, 0) : counted(0, 1)),
+  ...(missing && { missing }),
 });
 
 const vitest = (project: string, missing?: Step["missing"]): Step => ({
@@ -41,11 +43,12 @@ const vitest = (project: string, missing?: Step["missing"]): Step => ({
 });
 
 const steps: readonly Step[] = [
-  command("lint", "npm", "run", "-s", "lint"),
-  command("types", "npm", "run", "-s", "typecheck"),
-  command("generated files", "npm", "run", "-s", "generate", "--", "--check"),
+  command("lint", ["npm", "run", "-s", "lint"]),
+  command("types", ["npm", "run", "-s", "typecheck"]),
+  command("generated files", ["npm", "run", "-s", "generate", "--", "--check"]),
   vitest("unit"),
-  command("simulation", "npm", "run", "-s", "sim", "--", "--seeds", String(SIMULATED_HISTORIES)),
+  command("model", ["npm", "run", "-s", "model"], async () => modelMissing()),
+  command("simulation", ["npm", "run", "-s", "sim", "--", "--seeds", String(SIMULATED_HISTORIES)]),
   vitest("postgres"),
   vitest("apiserver", () =>
     unless(async () => {
