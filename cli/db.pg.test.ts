@@ -49,6 +49,14 @@ test("from an empty database to a raised fence, each command says what it did an
     code: 0,
     said: expect.stringContaining("generation 3"),
   });
+  const close = (job: string) => db(app, "close", "--job", job);
+  for (const _ of ["closes", "closed already"]) {
+    expect(await close("billing/invoice-run")).toMatchObject({
+      code: 0,
+      said: expect.stringContaining("generation 3 closed"),
+    });
+  }
+  expect(await close("billing/another")).toMatchObject({ code: 0, said: expect.stringContaining("nothing to close") });
 });
 
 test("a wrong URL is named without its password", async () => {

@@ -1,6 +1,7 @@
 /** `fencedjob db …`: the fence schema of a database, for administrators and for trying things out. */
 import { type Command, Option } from "commander";
 import { install, type Raised, raise, readFence, schemaStatus } from "../fence/client.ts";
+import { closeFence } from "../fence/close.ts";
 import type { DatabaseAddress } from "../fence/database.ts";
 import { FenceError } from "../fence/errors.ts";
 import { protect, uncovered, unprotect } from "../fence/protect.ts";
@@ -47,6 +48,11 @@ export function registerDb(program: Command): void {
         sayRaised(await raiseByHand(options), options.job);
       }),
     );
+
+  command("close", "close the fence of a job by hand: its last generation is refused, until the next one is raised")
+    .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
+    .option("--drain-seconds <seconds>", "how long its transactions may go on", Number, 2)
+    .action(refusable(closeByHand));
 
   command("role", "make the login role of a fenced application (as an administrator)")
     .requiredOption("--name <role>", "name of the role")
@@ -172,6 +178,17 @@ async function raiseByHand(options: RaiseCommand): Promise<Raised> {
       clock: systemClock,
     },
   );
+}
+
+async function closeByHand(options: Omit<RaiseCommand, "generation" | "holder">): Promise<void> {
+  const { databaseUrl, job: fenceName, drainSeconds } = options;
+  const address = addressFromUrl(databaseUrl);
+  const row = await readFence(address, fenceName, { clock: systemClock });
+  if (!row || row.generation === 0) return say(`${fenceName}: never raised in this database, nothing to close.`);
+  const { generation, holder, holderName } = row;
+  const closing = { drainMs: drainSeconds * 1000, clock: systemClock };
+  const { sessionsEnded, tookMs } = await closeFence(address, { fenceName, generation, holder, holderName }, closing);
+  say(`${fenceName}: generation ${generation} closed in ${Math.round(tookMs)} ms, ${sessionsEnded} sessions ended.`);
 }
 
 function sayRaised(raised: Raised, job: string): void {
