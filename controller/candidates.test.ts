@@ -56,7 +56,9 @@ test("a candidate that is no longer needed is deleted when the owner renews agai
   expect(plan.actions).toEqual([{ kind: "deletePod", pod: "run-2", uid: "uid-2" }]);
 });
 
-test("failures back off exponentially and end at backoffLimit", () => {
+test("a first failure is succeeded at once, the next ones back off exponentially and end at backoffLimit", () => {
+  const first = decide(aSnapshot({ status: owned(), pods: [aPod(1, { phase: "Failed" })], lease: aLease(1, 1) }));
+  expect(kinds(first)).toEqual(["createPod"]);
   const failed = aPod(1, { phase: "Failed" });
   const waits = decide(
     aSnapshot({ status: { attempt: 1, failures: 3, lastFailureTime: "2026-11-29T13:00:00Z" }, pods: [failed] }),
@@ -84,10 +86,10 @@ test("standbys that fail at once beside a healthy owner back off too", () => {
 });
 
 test("a wall clock that was set back delays nothing for longer than the backoff", () => {
-  const status = { attempt: 1, failures: 1, lastFailureTime: "2027-11-29T13:00:00Z" };
+  const status = { attempt: 1, failures: 2, lastFailureTime: "2027-11-29T13:00:00Z" };
   const plan = decide(aSnapshot({ status }));
   expect(plan.status.lastFailureTime).toBe("2026-11-29T13:00:00Z");
-  expect(plan.requeueAfterMs).toBe(1_000);
+  expect(plan.requeueAfterMs).toBe(2_000);
 });
 
 test("a superseded pod lingers to see the refusal, then is deleted", () => {

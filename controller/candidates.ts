@@ -34,7 +34,8 @@ function backoffLeftMs({ status, snapshot, wall }: Draft): number {
   if (status.failures === 0 || !status.lastFailureTime) return 0;
   // The wall clock was set back: nobody waits until it has caught up.
   if (wallMsOf(status.lastFailureTime) > snapshot.wallMs) status.lastFailureTime = wall;
-  const backoffMs = Math.min(BACKOFF_MS_BASE * 2 ** (status.failures - 1), BACKOFF_MS_MAX);
+  // The first failure is succeeded at once: most are the only one.
+  const backoffMs = status.failures === 1 ? 0 : Math.min(BACKOFF_MS_BASE * 2 ** (status.failures - 1), BACKOFF_MS_MAX);
   return wallMsOf(status.lastFailureTime) + backoffMs - snapshot.wallMs;
 }
 

@@ -29,7 +29,7 @@ export function expiry(owner: Owner, { lease, leaseUnchangedMs }: Snapshot): Own
   const who = `${owner.pod} (generation ${owner.generation})`;
   // Each renewal writes a report, each grant takes the old one away.
   if (lease?.report === null) {
-    const message = `${who} never renewed its Lease: its sidecar does not run, or does not reach the API server; its log says why`;
+    const message = `${who} never renewed its Lease: its sidecar does not run, does not reach the API server, or is refused by it (rights, a policy); its log says why`;
     return { reason: "LeaseExpired", outcome: "failure", message };
   }
   const seconds = Math.round(leaseUnchangedMs / 1000);

@@ -261,3 +261,20 @@ test("a Lease whose holder lives, though it is a pod of an earlier FencedJob, is
   expect(waits.requeueAfterMs).toBe(7_000);
   expect(kinds(decide(aSnapshot(given)))).toEqual(["grant"]);
 });
+
+test("an application that has failed is succeeded when its sidecar has given the Lease back, and not before (INV-5)", () => {
+  const status = owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] });
+  const failure = "container app ended with exit code 3 (Error)";
+  const pods = [aPod(1, { phase: "Running", applicationStarted: true, failed: true, failure }), aPod(2)];
+  const parts = { spec: aSpec({ standbys: { count: 1 } }), pods, leaseRemainingMs: 10_000 };
+  const held = decide(aSnapshot({ ...parts, status, lease: aLease(1, 1) }));
+  expect(kinds(held)).not.toContain("grant");
+  const lease = aLease(1, 1, { holder: null });
+  const released = decide(aSnapshot({ ...parts, status: held.status, lease }));
+  expect(kinds(released)).toContain("grant");
+  expect(released.status).toMatchObject({
+    failures: 1,
+    owner: { pod: "run-2", generation: 2 },
+    history: [{ generation: 1, reason: "PodFailed" }],
+  });
+});

@@ -49,16 +49,19 @@ export function ownerState(owner: Owner, snapshot: Snapshot, overdueMs: number):
   if (!lease)
     return owner.leaseUID ? ended("LeaseDeleted", "the Lease was deleted under its holder") : { kind: "granting" };
   if (lease.generation === owner.generation) {
-    if (lease.holder === null) {
-      // What a long-running owner ends with is not waited for: it is not the job's end.
-      const told = leaseRemainingMs > 0 && !pod?.longRunning;
-      return told ? { kind: "ending" } : ended(pod?.leaving ?? "Released", "the Lease was given back");
-    }
+    if (lease.holder === null) return released(pod, leaseRemainingMs);
     return ended("LeaseTaken", `the Lease names ${lease.holder}, to whom nothing was granted`);
   }
   // Once it was seen to name this grant, a Lease that names another is loss for the owner, whoever wrote it.
   if (owner.leaseUID) return ended("LeaseTaken", `the Lease names generation ${lease.generation ?? "none"}`);
   return { kind: "granting" };
+}
+
+function released(pod: PodView | undefined, leaseRemainingMs: number): OwnerState {
+  if (pod?.failed) return { kind: "ended", end: podFailed(pod, pod.leaving) };
+  // What a long-running owner ends with is not waited for: it is not the job's end.
+  if (leaseRemainingMs > 0 && !pod?.longRunning) return { kind: "ending" };
+  return ended(pod?.leaving ?? "Released", "the Lease was given back");
 }
 
 function ended(reason: Reason, message: string): OwnerState {
@@ -78,9 +81,12 @@ function podEnded(owner: Owner, pod: PodView | undefined): OwnershipEnd | null {
     const outcome = pod.longRunning ? "superseded" : "success";
     return { reason: pod.longRunning && reason ? reason : "PodSucceeded", outcome, message: `${name} ended well` };
   }
-  if (phase !== "Failed") return null;
-  const message = `${name}: ${pod.failure || "failed"}`;
-  if (reason) return { reason, outcome: "superseded", message };
+  return phase === "Failed" ? podFailed(pod, reason) : null;
+}
+
+function podFailed({ name, failure }: PodView, leaving: Reason | null): OwnershipEnd {
+  const message = `${name}: ${failure || "failed"}`;
+  if (leaving) return { reason: leaving, outcome: "superseded", message };
   return { reason: "PodFailed", outcome: "failure", message };
 }
 

@@ -38,3 +38,29 @@ test("tries in place are counted for OnFailure, without the sidecar's; a long-ru
   expect(viewPod(pod(status, { restartPolicy: "OnFailure" }), 1)).toMatchObject({ retries: 3, longRunning: false });
   expect(viewPod(pod(status, { restartPolicy: "Always" }), 1)).toMatchObject({ retries: 0, longRunning: true });
 });
+
+test("a pod has failed when its application has, though its sidecar still runs; not while a container runs or may be started again", () => {
+  const sidecar = [{ name: "fencedjob", state: { running: {} } }];
+  const view = (states: object[], restartPolicy = "Never") =>
+    viewPod(
+      pod(
+        {
+          phase: "Running",
+          initContainerStatuses: sidecar,
+          containerStatuses: states.map((state, index) => ({ name: `c${index}`, state })),
+        },
+        { restartPolicy },
+      ),
+      1,
+    );
+  const end = (exitCode: number) => ({ terminated: { exitCode } });
+  expect(view([end(1)])).toMatchObject({ failed: true, failure: "container c0 ended with exit code 1 (Error)" });
+  expect(view([end(0), end(3)]).failed).toBe(true);
+  expect(view([end(1), { running: {} }]).failed).toBe(false);
+  expect(view([end(1), { waiting: {} }]).failed).toBe(false);
+  expect(view([end(0)]).failed).toBe(false);
+  expect(view([end(1)], "OnFailure").failed).toBe(false);
+  expect(view([end(1)], "Always").failed).toBe(false);
+  expect(view([]).failed).toBe(false);
+  expect(viewPod(pod({ phase: "Failed" }), 1).failed).toBe(true);
+});

@@ -35,6 +35,11 @@ export interface PodView {
   readonly trouble: { readonly reason: string; readonly text: string } | null;
   /** How a pod that ended badly ended, in words. */
   readonly failure: string;
+  /**
+   * Its application has ended, not well, and is not started again. The phase says so up to two seconds later: it waits for
+   * the sidecar's end, and the kubelet looks once a second.
+   */
+  readonly failed: boolean;
   /** It is being taken away, which says nothing about its work; null: it is not. */
   readonly leaving: Reason | null;
   /** restartPolicy Always: its end is never the job's end. */
@@ -131,6 +136,7 @@ export function viewPod(pod: RawPod, jobGeneration: number): PodView {
     waitingFor: waitingFor(pod),
     trouble: troubleOf(pod),
     failure: failureOf(pod),
+    failed: status.phase === "Failed" || applicationFailed(pod),
     leaving: leavingOf(pod),
     longRunning: pod.spec?.restartPolicy === "Always",
     retries:
@@ -161,6 +167,12 @@ function troubleOf({ status = {} }: RawPod): PodView["trouble"] {
     }
   }
   return null;
+}
+
+function applicationFailed({ spec, status = {} }: RawPod): boolean {
+  const ends = (status.containerStatuses ?? []).map(({ state }) => state?.terminated);
+  if (spec?.restartPolicy !== "Never" || ends.length === 0 || !ends.every((end) => end !== undefined)) return false;
+  return ends.some((end) => (end.exitCode ?? 0) !== 0);
 }
 
 function failureOf(pod: RawPod): string {

@@ -9,9 +9,13 @@ import { ApiError, isForbidden } from "../controller/kube/errors.ts";
 import type { KubeObject, RawObject } from "../controller/kube/objects.ts";
 import { JOB_LABEL } from "../controller/snapshot.ts";
 import { LeaseClient } from "../lease/client.ts";
+import { Holder } from "../lease/holder.ts";
+import { Permit } from "../lease/permit.ts";
 import { grantedLease, type RawLease, readLease, releasedLease, renewedLease } from "../lease/record.ts";
 import { systemClock } from "../platform/clock.ts";
 import { type HttpClient, httpClient } from "../platform/http.ts";
+import { silentLogger } from "../platform/log.ts";
+import { systemRandom } from "../platform/random.ts";
 import { startApiServer, type TestApiServer } from "../testing/apiserver.ts";
 import { until } from "../testing/until.ts";
 import { build, programPath } from "./cluster/build.ts";
@@ -222,6 +226,32 @@ describe("INV-6: everything else of a pod is refused by the API server itself", 
     const { uid: _uid, resourceVersion: _version, ...metadata } = lease.metadata;
     await expect(holder.api.create(RESOURCES.leases, { ...lease, metadata })).rejects.toThrow(whose);
   });
+});
+
+test("a sidecar whose renewals are refused logs the policy's words at each, and has no permit (INV-5)", async () => {
+  // It believes to be the pod that the Lease names, and has the token of another.
+  const told = Promise.withResolvers<string>();
+  const warn = (message: string, fields?: object): void => told.resolve(`${message} ${JSON.stringify(fields)}`);
+  const permit = new Permit();
+  const impostor = new Holder({
+    api: new LeaseClient(other.client, { namespace: NAMESPACE, name: JOB }),
+    clock: systemClock,
+    random: systemRandom,
+    log: { ...silentLogger, warn },
+    timing: { durationMs: 10_000, renewIntervalMs: 3_000, requestTimeoutMs: 2_000, marginMs: 1_000 },
+    permit,
+    holder: holder.uid,
+    report: () => "{}",
+  });
+  const end = new AbortController();
+  const held = impostor.hold(await impostor.waitForGrant(end.signal), end.signal);
+  expect(await told.promise).toMatch(
+    /the API server refused a renewal.*"status":403.*pod run-2 does not hold Lease billing\/run, which run-1 holds/,
+  );
+  permit.open();
+  expect(permit.state(systemClock.monoMs())).toBe("unconfirmed");
+  end.abort();
+  expect(await held).toBeNull();
 });
 
 describe("who is not caught", () => {

@@ -30,6 +30,7 @@ export function aPod(attempt: number, change: Partial<PodView> = {}): PodView {
     waitingFor: "",
     trouble: null,
     failure: "",
+    failed: change.phase === "Failed",
     leaving: null,
     longRunning: false,
     retries: 0,
