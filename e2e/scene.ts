@@ -8,6 +8,9 @@ import { image } from "./cluster/images.ts";
 import { type Cluster, openCluster } from "./cluster/provider.ts";
 import { adminApi, installController } from "./controller.ts";
 
+/** A node can be lost; asked for by each test, so that none starts the cluster anew. */
+export const NODES_MIN = 2;
+
 /** The first run on a machine builds Kubernetes. */
 export const SETUP_MS_MAX = 20 * 60_000;
 
@@ -32,7 +35,7 @@ export interface Scene {
 
 export async function openScene(namespace: string): Promise<Scene> {
   const say = (line: string): void => console.error(line);
-  const cluster = await openCluster("make test", say);
+  const cluster = await openCluster("make test", say, NODES_MIN);
   await cluster.kubectl(["delete", "namespace", namespace, "--ignore-not-found"]);
   await cluster.kubectl(["create", "namespace", namespace]);
   await installController(cluster, say);

@@ -7,6 +7,7 @@ import { picture } from "../bench/picture.ts";
 import { report } from "../bench/report.ts";
 import { readResults } from "../bench/results.ts";
 import { customResourceDefinition } from "../controller/api/crd.ts";
+import { takeoverDocument } from "../e2e/takeover/results.ts";
 import { reference } from "./reference.ts";
 
 const root = join(dirname(fileURLToPath(import.meta.url)), "..");
@@ -22,6 +23,7 @@ const files: Record<string, string> = {
   "docs/reference.md": reference(),
   "charts/fencedjob/templates/crd.yaml": `{{- if .Values.crds.install }}\n${head}${stringify(kept, { lineWidth: 0 })}{{- end }}\n`,
   ...benchFiles(),
+  ...takeoverFiles(),
 };
 
 const stale = Object.entries(files).filter(([path, text]) => read(join(root, path)) !== text);
@@ -38,6 +40,11 @@ function benchFiles(): Record<string, string> {
   if (!results.wire) return {};
   const drawn = picture(results.wire);
   return { "docs/bench-wire.md": report(results), ...(drawn ? { "docs/bench-wire.svg": drawn } : {}) };
+}
+
+function takeoverFiles(): Record<string, string> {
+  const document = takeoverDocument();
+  return document === undefined ? {} : { "docs/takeover.md": document };
 }
 
 function read(path: string): string | null {

@@ -1,6 +1,7 @@
 import { createServer, type Server } from "node:http";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { until } from "../../testing/until.ts";
+import { NODES_MIN } from "../scene.ts";
 import { image } from "./images.ts";
 import { type Cluster, openCluster } from "./provider.ts";
 
@@ -31,7 +32,7 @@ const pod = (name: string, spec: object): object => ({
 
 beforeAll(async () => {
   const say = (line: string): void => console.error(line);
-  cluster = await openCluster("this test", say);
+  cluster = await openCluster("this test", say, NODES_MIN);
   base = await cluster.loadImage(await image("fencedjob-base", say));
   await cluster.kubectl(["delete", "namespace", NAMESPACE, "--ignore-not-found"]);
   await cluster.kubectl(["create", "namespace", NAMESPACE]);

@@ -73,14 +73,14 @@ const planeNames = ["kube-scheduler", "kube-controller-manager", "kube-apiserver
 const nodeNames = ["kubelet", "kube-proxy", "containerd"];
 const stateFile = join(localNodeDir, "state.json");
 
-/** Starts the cluster, or finds it running; `nodeCount` absent: with as many nodes as it has, one when new. Throws when another checkout has it in another version. */
-export async function up(say: Say, nodeCount?: number): Promise<LocalCluster> {
+/** Starts the cluster, or finds it running with at least so many nodes. Throws when another checkout has it in another version. */
+export async function up(say: Say, nodesMin = 1): Promise<LocalCluster> {
   await requireLocalNode("the local node");
   return alone(say, async () => {
     await installPackages(say);
     await build(nodePrograms, say);
     const found = readState();
-    if (found && fits(found, nodeCount)) return describe(found);
+    if (found && fits(found, nodesMin)) return describe(found);
     if (found && found.checkout !== checkout && healthy(found)) {
       throw new Error(
         `The local node of this machine was started from ${found.checkout} in another version or size, and there can be only one. Take it down there (node e2e/cluster/localnode.ts down), then run this again. Nothing was changed.`,
@@ -90,7 +90,7 @@ export async function up(say: Say, nodeCount?: number): Promise<LocalCluster> {
       say("an earlier local node is half dead, or of another version or size: taking it down first");
       await takeDown(found, say);
     }
-    return start(say, nodeCount ?? 1);
+    return start(say, nodesMin);
   });
 }
 
@@ -101,6 +101,23 @@ export function down(say: Say): Promise<void> {
     if (found) await takeDown(found, say);
     else say("there is no local node");
   });
+}
+
+/** Ends the node's kubelet as a crash would; its pods go on. Whoever does so starts it again. */
+export async function stopKubelet(nodeName: string): Promise<void> {
+  await stopDaemon(nodeNamed(nodeName).it.dir, "kubelet", 0);
+}
+
+export function startKubelet(nodeName: string): void {
+  const { plane, it } = nodeNamed(nodeName);
+  for (const daemon of nodeDaemons(plane, it)) if (daemon.name === "kubelet") startDaemon(it.dir, daemon);
+}
+
+function nodeNamed(name: string): { plane: ControlPlane; it: Node } {
+  const state = readState();
+  const it = state && describe(state).nodes.find((node) => node.name === name);
+  if (!state || !it) throw new Error(`the local cluster has no node ${name}`);
+  return { plane: planeOf(state), it };
 }
 
 /** Whether there is a local node, healthy or not. */
@@ -259,9 +276,9 @@ function healthy(state: State): boolean {
   );
 }
 
-function fits(state: State, nodeCount = state.nodeCount): boolean {
+function fits(state: State, nodesMin: number): boolean {
   const sameVersion = state.programs.join() === nodePrograms.map(programPath).join();
-  return sameVersion && state.nodeCount === nodeCount && healthy(state);
+  return sameVersion && state.nodeCount >= nodesMin && healthy(state);
 }
 
 function describe(state: State): LocalCluster {

@@ -41,10 +41,13 @@ interface Provider {
 
 const KIND_CLUSTER = "fencedjob";
 
-/** `what` is named in the message about a missing prerequisite: `make demo`. Throws MissingPrerequisites before any change. */
-export async function openCluster(what: string, say: Say): Promise<Cluster> {
+/**
+ * `what` is named in the message about a missing prerequisite: `make demo`. Throws MissingPrerequisites before any change.
+ * `nodesMin` is for the local node; another cluster has those that it has.
+ */
+export async function openCluster(what: string, say: Say, nodesMin = 1): Promise<Cluster> {
   const kind = await chooseProvider(what);
-  const provider = await { existing, kind: kindProvider, local }[kind](say);
+  const provider = kind === "local" ? await local(say, nodesMin) : await { existing, kind: kindProvider }[kind](say);
   const kubectl = (args: readonly string[], input?: string): Promise<string> =>
     run(
       [provider.tools.kubectl, `--kubeconfig=${provider.kubeconfigPath}`, ...args],
@@ -109,9 +112,9 @@ function withFreezer(provider: Provider, kubectl: Cluster["kubectl"], freezer: F
   };
 }
 
-async function local(say: Say): Promise<Provider> {
+async function local(say: Say, nodesMin: number): Promise<Provider> {
   await build(["kubectl", "helm"], say);
-  const cluster = await localUp(say);
+  const cluster = await localUp(say, nodesMin);
   return {
     description: "local node (no Docker here)",
     kubeconfigPath: cluster.kubeconfigPath,

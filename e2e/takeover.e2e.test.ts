@@ -1,0 +1,144 @@
+/**
+ * Each way in which an owner is lost, on real nodes: the next one writes, nothing of the old one is committed after it, the
+ * status says why, and the time it took is written down (`FENCEDJOB_RECORD=1`: into docs/takeover.md by `npm run generate`).
+ */
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { RESOURCES } from "../controller/kube/api.ts";
+import { until } from "../testing/until.ts";
+import { killKubelet } from "./cluster/faults.ts";
+import { openScene, type Scene, SETUP_MS_MAX } from "./scene.ts";
+import { type Ledger, openLedger } from "./takeover/ledger.ts";
+import { type Measured, record } from "./takeover/results.ts";
+import { AFTER_THE_LEASE, AT_ONCE, type Scenario } from "./takeover/scenarios.ts";
+import { Stage } from "./takeover/stage.ts";
+
+const NAMESPACE = "takeover";
+const TEST_MS_MAX = 5 * 60_000;
+const NO_WAY = "only on the local node can pods reach a database that no node takes along, and nodes be lost";
+
+let scene: Scene;
+let ledger: Ledger | undefined;
+let stage: Stage;
+const measured: Measured[] = [];
+
+beforeAll(async () => {
+  scene = await openScene(NAMESPACE);
+  const { hostAddress } = scene.cluster;
+  if (hostAddress === undefined) return;
+  ledger = await openLedger(hostAddress);
+  stage = new Stage(scene, ledger);
+  await stage.setUp();
+}, SETUP_MS_MAX);
+
+afterAll(async () => {
+  for (const { id, takeoverMs, silentMs } of measured) {
+    console.error(
+      `${id.padEnd(22)} ${(takeoverMs / 1000).toFixed(2).padStart(6)} s, ${(silentMs / 1000).toFixed(2).padStart(6)} s without a write`,
+    );
+  }
+  if (process.env.FENCEDJOB_RECORD === "1" && measured.length) record(measured);
+  await stage?.tearDown();
+  await ledger?.close();
+  await scene?.close();
+}, SETUP_MS_MAX);
+
+async function play(scenario: Scenario): Promise<void> {
+  const { id, job, startsWhereItMayBeLost, prepare, act, sinceLastRow, reason } = scenario;
+  const create = (): Promise<void> => stage.create({ ...job?.(stage), name: id });
+  await (startsWhereItMayBeLost ? stage.whereItMayBeLost(create) : create());
+  await stage.owner(id);
+  await prepare?.(stage, id);
+  const taken = await stage.takeover(id, act(stage, id), sinceLastRow ? "lastRow" : "cause");
+  // INV-3, in the order of commits.
+  expect(taken.staleRows).toBe(0);
+  expect(taken.reason).toBe(reason);
+  measured.push({ id, takeoverMs: taken.takeoverMs, silentMs: taken.silentMs, staleRows: taken.staleRows });
+  await stage.remove(id);
+}
+
+describe("at once", { timeout: TEST_MS_MAX }, () => {
+  test.for(AT_ONCE)("$id: $cause", async (scenario, { skip }) => {
+    skip(!ledger, NO_WAY);
+    await play(scenario);
+  });
+});
+
+describe.concurrent("after the lease", { timeout: TEST_MS_MAX }, () => {
+  test.concurrent.for(AFTER_THE_LEASE)("$id: $cause", async (scenario, { skip }) => {
+    skip(!ledger, NO_WAY);
+    await play(scenario);
+  });
+});
+
+describe("no takeover", { timeout: TEST_MS_MAX }, () => {
+  test("D15: a kubelet that is dead does not make the owner one that is lost: it renews and writes on", async ({
+    skip,
+  }) => {
+    skip(!ledger, NO_WAY);
+    await stage.create({ name: "kubelet-dead" });
+    const owner = await stage.owner("kubelet-dead");
+    const start = await killKubelet(owner.node ?? "");
+    try {
+      // Longer than the lease, by what the owner writes meanwhile.
+      const { lastMs } = await stage.ledger.writes("kubelet-dead", owner.pod, 1, TEST_MS_MAX);
+      await until(async () => {
+        const [writer] = await stage.ledger.writers("kubelet-dead");
+        return (writer?.lastMs ?? 0) > lastMs + 15_000;
+      }, TEST_MS_MAX);
+      expect((await scene.status("kubelet-dead")).owner).toMatchObject({
+        uid: owner.uid,
+        generation: owner.generation,
+      });
+    } finally {
+      await start();
+    }
+    await stage.remove("kubelet-dead");
+    await until(() => scene.podIsGone(owner.pod), TEST_MS_MAX);
+  });
+
+  test("an image that cannot be pulled: the job waits and says so, and goes on with the spec's next version", async ({
+    skip,
+  }) => {
+    skip(!ledger, NO_WAY);
+    const name = "never-pulled";
+    await stage.create({ name, container: { image: "localhost/nobody-has-this:1" } });
+    const key = { namespace: NAMESPACE, name };
+    const words = await until(async () => {
+      const owned = await scene.condition(name, "Owned");
+      return /ErrImagePull|ImagePullBackOff/.test(owned?.message ?? "") ? owned?.message : null;
+    }, TEST_MS_MAX);
+    expect(words).toMatch(/container app: /);
+    const { template } = (await scene.api.get(RESOURCES.fencedJobs, key)).spec as {
+      template: { spec: { containers: { image: string }[] } };
+    };
+    const containers = template.spec.containers.map((container) => ({ ...container, image: scene.scriptImage }));
+    const fixedMs = await stage.ledger.nowMs();
+    await scene.api.patch(RESOURCES.fencedJobs, key, { spec: { template: { spec: { containers } } } });
+    const [writer] = await until(async () => {
+      const writers = await stage.ledger.writers(name);
+      return writers.length ? writers : null;
+    }, TEST_MS_MAX);
+    console.error(
+      `first write after the image was mended: ${(((writer?.firstMs ?? 0) - fixedMs) / 1000).toFixed(1)} s`,
+    );
+    await stage.remove(name);
+  });
+
+  test("A05, C06: after SIGTERM the application writes on until it ends, and only then the Lease is given back", async ({
+    skip,
+  }) => {
+    skip(!ledger, NO_WAY);
+    const name = "finishes";
+    const WRITES_ON_MS = 8_000;
+    await stage.create({ name, onSigterm: WRITES_ON_MS, podSpec: { terminationGracePeriodSeconds: 30 } });
+    const owner = await stage.owner(name);
+    const deletedMs = await stage.ledger.nowMs();
+    const taken = await stage.takeover(name, async ({ pod }) => {
+      await scene.api.delete(RESOURCES.pods, { namespace: NAMESPACE, name: pod });
+    });
+    expect(taken.from.pod).toBe(owner.pod);
+    expect(taken.from.lastMs - deletedMs).toBeGreaterThan(WRITES_ON_MS - 1_000);
+    expect(taken.staleRows).toBe(0);
+    await stage.remove(name);
+  });
+});
