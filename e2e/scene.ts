@@ -69,7 +69,7 @@ export async function openScene(namespace: string): Promise<Scene> {
     jobIsGone: (name) => isGone(RESOURCES.fencedJobs, name),
     close: async () => {
       close();
-      await cluster.kubectl(["delete", "namespace", namespace, "--wait=false"]);
+      await cluster.kubectl(["delete", "namespace", namespace, "--wait=false", "--ignore-not-found"]);
     },
   };
 }
