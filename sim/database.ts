@@ -94,13 +94,13 @@ export class Database {
   }
 
   snapshot(): State {
-    return structuredClone(this.#state);
+    return copyOf(this.#state);
   }
 
   /** The database is what it was then; `incarnation` differs when its history recovered, and does not for a copied volume. */
   restore(state: State, incarnation: string): void {
     this.crash();
-    this.#state = structuredClone(state);
+    this.#state = copyOf(state);
     this.incarnation = incarnation;
   }
 }
@@ -261,7 +261,11 @@ export class Backend implements LockOwner {
       incarnation,
       checkpoint: null,
     };
-    if (before.generation === generation) return { ...result, sessions_ended: [] };
+    if (before.generation === generation) {
+      // Its own raise, whose answer was lost.
+      const older = [...state.claims.values()].filter((claimed) => claimed < generation);
+      return { ...result, previous_generation: older.length ? Math.max(...older) : null, sessions_ended: [] };
+    }
     const ended = await this.#shut(before.generation, generation);
     this.#changes.push(() => {
       for (const other of state.gates.keys()) state.gates.set(other, false);
@@ -321,5 +325,13 @@ export class Backend implements LockOwner {
     if (!open) throw new SqlError("42501", "permission denied for the gate");
   }
 }
+
+const copyOf = ({ job, gates, claims, closed, work }: State): State => ({
+  job: { ...job },
+  gates: new Map(gates),
+  claims: new Map(claims),
+  closed: new Set(closed),
+  work: [...work],
+});
 
 const gate = (generation: number): string => `gate ${generation}`;
