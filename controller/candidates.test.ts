@@ -72,9 +72,25 @@ test("a first failure is succeeded at once, the next ones back off exponentially
   expect(ends.status.completionTime).toBe("2026-11-29T13:00:00Z");
 });
 
+/** The status of an owner that has raised its fence. */
+const raised = { fence: 1, fences: [{ database: "ledger", generation: 1, incarnation: "1/1/1/1" }] };
+
+test("a standby starts after the owner's raise: a takeover has the processor for itself; one that is there is kept", () => {
+  const parts = { spec: aSpec({ standbys: { count: 1 } }), pods: [aPod(1), aPod(2)], lease: aLease(1, 1) };
+  expect(decide(aSnapshot({ ...parts, status: owned({ attempt: 1 }), pods: [aPod(1)] })).actions).toEqual([]);
+  const standby = { attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] };
+  expect(decide(aSnapshot({ ...parts, status: owned(standby) })).actions).toEqual([]);
+  expect(kinds(decide(aSnapshot({ ...parts, status: owned({ ...raised, attempt: 1 }), pods: [aPod(1)] })))).toEqual([
+    "createPod",
+  ]);
+  // Of two candidates that are wanted the standby is there: it is granted, and nothing starts beside it.
+  const gone = decide(aSnapshot({ ...parts, status: owned({ ...raised, ...standby }), pods: [aPod(2)] }));
+  expect(kinds(gone)).toEqual(["grant"]);
+});
+
 test("standbys that fail at once beside a healthy owner back off too", () => {
   const spec = aSpec({ standbys: { count: 1 } });
-  const status = owned({ attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }], failures: 3 });
+  const status = owned({ ...raised, attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }], failures: 3 });
   const pods = [aPod(1), aPod(2, { phase: "Failed", failure: "OutOfcpu" })];
   const plan = decide(aSnapshot({ spec, status, pods, lease: aLease(1, 1) }));
   expect(plan.status).toMatchObject({ failures: 4, candidates: [] });

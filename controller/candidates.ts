@@ -17,7 +17,10 @@ export function candidatesWanted(draft: Draft, spec: FencedJobSpec, state: Owner
   const { status, snapshot } = draft;
   const ownerLeaves = snapshot.pods.some(({ uid, deleting }) => uid === status.owner?.uid && deleting);
   const successor = !status.owner || state?.kind === "overdue" || ownerLeaves;
-  const wanted = (isClosing(snapshot) ? 0 : spec.standbys.count) + (successor ? 1 : 0);
+  const atRest = (isClosing(snapshot) ? 0 : spec.standbys.count) + (successor ? 1 : 0);
+  // A standby's start takes processor time from a takeover under way: it comes after the raise.
+  const settled = status.owner !== undefined && status.fence === status.owner.generation;
+  const wanted = settled ? atRest : Math.min(atRest, Math.max(status.candidates.length, successor ? 1 : 0));
   // Also beside a healthy owner: standbys that fail at once would else be made anew without a pause.
   const leftMs = backoffLeftMs(draft);
   if (leftMs <= 0 || status.candidates.length >= wanted) return wanted;
