@@ -8,6 +8,7 @@ import type { Clock } from "../platform/clock.ts";
 import { type Connect, onDatabase } from "./connection.ts";
 import type { DatabaseAddress, FenceIdentity, TakeOver } from "./database.ts";
 import { type MoveOptions, moveFence } from "./move.ts";
+import type { Witness } from "./witness.ts";
 
 export { install, schemaStatus } from "./install.ts";
 
@@ -28,6 +29,8 @@ export interface Raised {
   /** Control plane that ran the job before; differs from ours when it was taken over from another one. */
   readonly previousIssuer: string | null;
   readonly incarnation: string;
+  /** The pair that the first heartbeat finds. */
+  readonly witness: Witness;
   /** Server sessions of older generations that were ended. */
   readonly sessionsEnded: number;
   readonly tookMs: number;
@@ -50,6 +53,8 @@ export interface FenceRow {
   readonly raisedAt: string;
   /** As `raisedAt`; empty as long as the generation is open. */
   readonly closedAt: string;
+  /** The last heartbeat of the generation. */
+  readonly witness: Witness | null;
   /** A raise, of this job or of another in this database, was under way just before the row was read. */
   readonly raising: boolean;
 }
@@ -96,6 +101,7 @@ export async function raise(address: DatabaseAddress, identity: FenceIdentity, o
     previousGeneration: row.previous_generation === null ? null : Number(row.previous_generation),
     previousIssuer: row.previous_issuer as string | null,
     incarnation: row.incarnation as string,
+    witness: { counter: 0, nonce: options.nonce },
     sessionsEnded,
     checkpoint: row.checkpoint,
     tookMs,
@@ -123,8 +129,9 @@ export async function readFence(
     const { raising } = (await client.query(RAISING)).rows[0];
     const { rows } = await client.query(
       `SELECT j.id, j.generation, j.holder, j.holder_name, j.incarnation, fence.incarnation() AS present, j.issuer,
-         j.raised_at, c.closed_at
-       FROM fence.job j LEFT JOIN fence.claim c ON c.job_id = j.id AND c.generation = j.generation WHERE j.name = $1`,
+         j.raised_at, c.closed_at, w.counter, w.nonce
+       FROM fence.job j LEFT JOIN fence.claim c ON c.job_id = j.id AND c.generation = j.generation
+         LEFT JOIN fence.witness w ON w.job_id = j.id AND w.generation = j.generation WHERE j.name = $1`,
       [fenceName],
     );
     const [row] = rows;
@@ -139,6 +146,7 @@ export async function readFence(
       issuer: row.issuer ?? "",
       raisedAt: row.raised_at?.toISOString() ?? "",
       closedAt: row.closed_at?.toISOString() ?? "",
+      witness: row.nonce === null ? null : { counter: Number(row.counter), nonce: row.nonce },
       raising,
     };
   });

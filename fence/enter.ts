@@ -7,6 +7,7 @@
  */
 import type { FenceCode } from "./codes.ts";
 import type { FenceIdentity } from "./database.ts";
+import type { Witness } from "./witness.ts";
 
 /** First key of the advisory locks (`integer, integer`) of brackets; the second is the job's id. */
 const BRACKET_LOCK_CLASS = 1_279_673_923;
@@ -61,12 +62,14 @@ export interface SessionStartStep {
  * What a new server session runs, in this order, before its client sees the first ReadyForQuery. It was opened with
  * `default_transaction_read_only=on` as the last startup parameter; behind a pooler that drops it, the role must have it.
  * `incarnation`: of the history in which the generation was raised, by the answer of that raise; the first server of a list
- * that answers may live in another one.
+ * that answers may live in another one. `witness`: of the last heartbeat that was confirmed, if there are any: a database that
+ * was set back keeps its incarnation.
  */
 export function sessionStartSteps(
   jobId: number,
   identity: FenceIdentity,
   incarnation: string,
+  witness?: Witness,
 ): readonly SessionStartStep[] {
   const owner = ownerArguments(jobId, identity);
   return [
@@ -81,6 +84,7 @@ export function sessionStartSteps(
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
         `SELECT fence.check_history(${identity.generation}, ${quoteLiteral(incarnation)})`,
         `SELECT fence.check_owner(${owner})`,
+        ...(witness ? [checkWitnessSql(jobId, identity, witness)] : []),
         enterLockSql(jobId, identity.generation),
         `SELECT fence.admit_session(${owner})`,
         // The claim that the trigger of a protected table reads; without it (RESET ALL) it looks through the locks.
@@ -93,6 +97,11 @@ export function sessionStartSteps(
     // Judged by behaviour, not by catalogue: a role that gets through here would get through a closed gate.
     { sql: "SELECT 1;LOCK TABLE fence.never IN ROW SHARE MODE", expect: "42501", onUnexpected: "LF010" },
   ];
+}
+
+function checkWitnessSql(jobId: number, { generation }: FenceIdentity, { counter, nonce }: Witness): string {
+  if (!Number.isSafeInteger(counter) || counter < 0) throw new RangeError(`not a heartbeat: ${counter}`);
+  return `SELECT fence.check_witness(${jobId}, ${generation}, ${counter}, ${quoteLiteral(nonce)})`;
 }
 
 /** A statement that PostgreSQL itself answers with an error of ours; needs no right, works under any role. */

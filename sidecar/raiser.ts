@@ -126,6 +126,12 @@ export class Raiser {
     this.#tell({ database: database.name, code, message, hint, final: false, floor: null });
   }
 
+  /** No heartbeat reaches it; the application goes on as far as it can. */
+  unreachable({ name: database }: SidecarDatabase, { code, message, detail, hint }: FenceError): void {
+    const text = ["the owner does not reach its database:", message, detail].filter(Boolean).join(" ");
+    this.#tell({ database, code, message: text, hint, final: false, floor: null });
+  }
+
   /** The database, or the thread that serves it, is lost to this pod for good: it must be replaced (INV-7). */
   async superseded({ database, address }: RaisedDatabase, why: string): Promise<void> {
     const floor = (await this.#row(address))?.generation ?? null;
@@ -141,7 +147,7 @@ export class Raiser {
   #tell(failure: RaiseFailure): void {
     const before = this.#failures.get(failure.database);
     this.#failures.set(failure.database, failure);
-    this.#parts.log.warn("the application cannot have its database yet", { ...failure });
+    this.#parts.log.warn("the application cannot have its database", { ...failure });
     if (before?.message !== failure.message || failure.final) this.#parts.changed();
   }
 

@@ -17,6 +17,7 @@ import { assertTiming } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
 import type { Random } from "../platform/random.ts";
+import { type HeartbeatParts, keepBeating } from "./heartbeat.ts";
 import type { startSidecarServer } from "./http.ts";
 import { type DatabaseAccess, type RaisedDatabase, Raiser } from "./raiser.ts";
 import type { startWire, Wire } from "./wire/thread.ts";
@@ -154,7 +155,11 @@ export class Sidecar {
       this.#state = REFUSED;
       return;
     }
-    for (const one of raised) this.#wires.push(await this.#listen(one, identity, raiser, signal));
+    for (const one of raised) {
+      const wire = await this.#listen(one, identity, raiser, signal);
+      this.#wires.push(wire);
+      void keepBeating(this.#heartbeatOf(one, wire, identity, raiser), signal);
+    }
     signal.throwIfAborted();
     this.#permit.open();
     this.#state = `owner, generation ${identity.generation}`;
@@ -198,14 +203,11 @@ export class Sidecar {
           jobId: raised.jobId,
           incarnation: raised.incarnation,
           identity,
+          witness: raised.witness,
           permit: this.#permit,
           drainMs: config.drainMs,
           log,
-          lost: (why) => {
-            // The Lease may still name this pod: the controller must hear that it cannot own any more.
-            void raiser.superseded(one, why);
-            this.#lose(why);
-          },
+          lost: (why) => this.#loseTo(one, raiser, why),
         });
         raiser.mended(database);
         return wire;
@@ -218,6 +220,29 @@ export class Sidecar {
         await clock.sleep(LISTEN_RETRY_MS, signal);
       }
     }
+  }
+
+  #heartbeatOf(one: RaisedDatabase, wire: Wire, identity: FenceIdentity, raiser: Raiser): HeartbeatParts {
+    const { config, clock, random, log, databases } = this.#parts;
+    return {
+      one,
+      identity,
+      intervalMs: config.timing.renewIntervalMs,
+      clock,
+      random,
+      log,
+      connect: databases.connect,
+      confirmed: (witness) => wire.confirmed(witness),
+      lost: (why) => this.#loseTo(one, raiser, why),
+      failed: (error) => raiser.unreachable(one.database, error),
+      mended: () => raiser.mended(one.database),
+    };
+  }
+
+  /** The Lease may still name this pod: the controller must hear that it cannot own any more. */
+  #loseTo(one: RaisedDatabase, raiser: Raiser, why: string): void {
+    void raiser.superseded(one, why);
+    this.#lose(why);
   }
 
   #lose(why: string): void {

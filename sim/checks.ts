@@ -75,9 +75,9 @@ export class Checks {
     this.#latest = generation;
   }
 
-  /** The database has another history, in which nothing was raised yet: what it says of generations is the old one's. */
-  restored(): void {
-    this.#latest = 0;
+  /** The database has another history, in which at most `latest` may commit: what it says of others is the old one's. */
+  restored(latest = 0): void {
+    this.#latest = latest;
     this.#closed = 0;
     this.#raised.clear();
     this.#raisedBy.clear();

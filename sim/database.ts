@@ -6,6 +6,7 @@
  */
 import type { FenceIdentity } from "../fence/database.ts";
 import { SCHEMA_VERSION } from "../fence/migrations.ts";
+import type { Witness } from "../fence/witness.ts";
 import { type LockOwner, Locks } from "./locks.ts";
 import type { Scheduler } from "./scheduler.ts";
 import { SqlError } from "./sqlerror.ts";
@@ -18,6 +19,8 @@ interface State {
   /** Generation by holder. */
   readonly claims: Map<string, number>;
   readonly closed: Set<number>;
+  /** By generation. */
+  readonly witness: Map<number, Witness>;
   /** Protected work: the generations of its commits, in their order. */
   readonly work: number[];
 }
@@ -36,6 +39,13 @@ export interface Issuing {
   readonly issuer: string;
   readonly acceptedIssuer?: string | undefined;
   readonly acceptedGeneration?: number | undefined;
+}
+
+/** What an owner remembers of the heartbeat before, and what he writes now. */
+export interface Beat {
+  readonly incarnation: string;
+  readonly witness: Witness;
+  readonly next: string;
 }
 
 /** Of a raise that waits for nothing and nobody ends. */
@@ -61,6 +71,7 @@ export class Database {
     gates: new Map(),
     claims: new Map(),
     closed: new Set(),
+    witness: new Map(),
     work: [],
   };
   #pids = 0;
@@ -78,6 +89,13 @@ export class Database {
 
   get state(): State {
     return this.#state;
+  }
+
+  /** fence.check_witness */
+  stands(generation: number, { counter, nonce }: Witness): boolean {
+    const present = this.#state.witness.get(generation);
+    if (!present) return false;
+    return present.counter > counter || (present.counter === counter && present.nonce === nonce);
   }
 
   connect(): Backend {
@@ -190,8 +208,9 @@ export class Backend implements LockOwner {
   }
 
   /** fence.admit_session, in a transaction that has entered. */
-  admit({ generation, holder }: FenceIdentity): void {
+  admit({ generation, holder }: FenceIdentity, witness?: Witness): void {
     this.#checkOwner(generation, holder);
+    if (witness && !this.#database.stands(generation, witness)) throw new SqlError("LF003", "set back");
     const { sessions } = this.#database;
     this.#changes.push(() => sessions.set(this.pid, generation));
   }
@@ -272,6 +291,7 @@ export class Backend implements LockOwner {
       state.gates.set(generation, true);
       Object.assign(state.job, { generation, holder, holderName, nonce, issuer, incarnation });
       state.claims.set(holder, generation);
+      state.witness.set(generation, { counter: 0, nonce });
       this.#database.onCommit({ kind: "raise", generation, holder });
     });
     return { ...result, sessions_ended: ended };
@@ -308,6 +328,22 @@ export class Backend implements LockOwner {
     return ended;
   }
 
+  /** fence.beat */
+  async beat({ generation, holder }: Pick<FenceIdentity, "generation" | "holder">, of: Beat): Promise<void> {
+    const { incarnation, state, locks } = this.#database;
+    if (incarnation !== of.incarnation) throw new SqlError("LF003", "another history");
+    this.#checkOwner(generation, holder);
+    await locks.take(`witness ${generation}`, this, "exclusive", this.#lockTimeoutMs);
+    const { counter, nonce } = of.witness;
+    const present = state.witness.get(generation);
+    const next = { counter: counter + 1, nonce: of.next };
+    if (present?.counter === counter && present.nonce === nonce) {
+      this.#changes.push(() => state.witness.set(generation, next));
+    } else if (present?.counter !== next.counter || present.nonce !== next.nonce) {
+      throw new SqlError("LF003", "set back");
+    }
+  }
+
   /** fence.end_sessions: of every older generation, idle ones too. */
   endSessions(generation: number): string[] {
     const ended: string[] = [];
@@ -326,11 +362,12 @@ export class Backend implements LockOwner {
   }
 }
 
-const copyOf = ({ job, gates, claims, closed, work }: State): State => ({
+const copyOf = ({ job, gates, claims, closed, witness, work }: State): State => ({
   job: { ...job },
   gates: new Map(gates),
   claims: new Map(claims),
   closed: new Set(closed),
+  witness: new Map(witness),
   work: [...work],
 });
 

@@ -22,6 +22,7 @@ export type FaultKind =
   | "crashDatabase"
   | "restoreDatabase"
   | "promoteReplica"
+  | "copyBackVolume"
   | "restoreEtcd"
   | "compactEtcd"
   | "setWall";
@@ -56,6 +57,7 @@ const WEIGHTS: Readonly<Record<FaultKind, number>> = {
   crashDatabase: 2,
   restoreDatabase: 2,
   promoteReplica: 1,
+  copyBackVolume: 2,
   restoreEtcd: 2,
   compactEtcd: 2,
   setWall: 2,

@@ -91,60 +91,94 @@ async function answer(backend: Backend, database: Database, text: string, values
   return await backend.run(() => statement(backend, database, text, values));
 }
 
-async function statement(
-  backend: Backend,
-  database: Database,
-  text: string,
-  values: Values,
-): Promise<Result | Result[]> {
-  if (text.includes("fence.sweep")) return one({});
-  if (text.startsWith("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")) {
-    return [one({ ...backend.begin(Number(/lock_timeout = (\d+)/.exec(text)?.[1])) })];
-  }
-  if (text.startsWith("SET default_transaction_read_only")) return one({});
-  if (text.startsWith("SELECT fence.raise_bracket")) return one({ got: true });
-  if (text.includes("pg_catalog.pg_locks")) {
-    return one({ raising: database.locks.heldByOthers("row", backend) });
-  }
-  const { row, incarnation } = database;
-  if (text.startsWith("SELECT id FROM fence.raise_begin")) {
-    const [name, generation, holder, nonce] = values as [string, number, string, string];
-    await backend.raiseBegin(name, generation, holder, nonce, issuing(values.slice(4)));
-    return one({ id: 1 });
-  }
-  if (text.startsWith("SELECT * FROM fence.raise(")) {
-    const [fenceName, generation, holder, holderName, nonce] = values as [string, number, string, string, string];
-    const identity: FenceIdentity = { fenceName, generation, holder, holderName };
-    return one(await backend.raise(identity, nonce, issuing(values.slice(5))));
-  }
-  if (text.includes("fence.why_not_raised")) {
-    const [, generation, holder] = values as [string, number, string];
-    const refused = backend.isForeign(issuing(values.slice(3))) || backend.whyNotRaised(generation, holder) !== null;
-    return one({ id: 1, below: generation, may: !refused });
-  }
-  if (text.startsWith("SELECT id FROM fence.close_begin")) {
-    const [, generation, holder] = values as [string, number, string];
-    await backend.closeBegin(generation, holder);
-    return one({ id: 1 });
-  }
-  if (text.startsWith("SELECT * FROM fence.close(")) {
-    const [, generation, holder] = values as [string, number, string];
-    return one({ sessions_ended: await backend.close(generation, holder) });
-  }
-  if (text.includes("+ 1 AS below")) {
-    const [, generation, holder] = values as [string, number, string];
-    return one({ id: 1, below: generation + 1, may: row.generation === generation && row.holder === holder });
-  }
-  if (text.startsWith("SELECT fence.end_sessions")) return one({ ended: backend.endSessions(Number(values[1])) });
-  if (text.startsWith("SELECT * FROM fence.blockers")) return { rows: [] };
-  if (text.includes("FROM fence.job j LEFT JOIN fence.claim")) {
-    if (row.generation === 0) return { rows: [] };
-    const { generation, holder, holderName, issuer } = row;
-    const raised = { id: 1, generation, holder, holder_name: holderName, issuer, incarnation: row.incarnation };
-    const closed_at = database.state.closed.has(generation) ? new Date(0) : null;
-    return one({ ...raised, present: incarnation, raised_at: null, closed_at });
-  }
-  throw new Error(`the modelled database does not know: ${text}`);
+type Run = (at: Backend, values: Values, text: string, database: Database) => Result | Result[] | Promise<Result>;
+
+/** By a piece of its text that no other has. */
+const STATEMENTS: readonly (readonly [piece: string, run: Run])[] = [
+  ["fence.sweep", () => one({})],
+  [
+    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+    (at, _values, text) => {
+      const bound = /lock_timeout = (\d+)/.exec(text);
+      return bound ? [one({ ...at.begin(Number(bound[1])) })] : one({ ...at.begin() });
+    },
+  ],
+  ["SET default_transaction_read_only", () => one({})],
+  ["SELECT fence.raise_bracket", () => one({ got: true })],
+  ["pg_catalog.pg_locks", (at, _values, _text, { locks }) => one({ raising: locks.heldByOthers("row", at) })],
+  [
+    "FROM fence.raise_begin",
+    async (at, values) => {
+      const [name, generation, holder, nonce] = values as [string, number, string, string];
+      await at.raiseBegin(name, generation, holder, nonce, issuing(values.slice(4)));
+      return one({ id: 1 });
+    },
+  ],
+  [
+    "FROM fence.raise(",
+    async (at, values) => {
+      const [fenceName, generation, holder, holderName, nonce] = values as [string, number, string, string, string];
+      const identity: FenceIdentity = { fenceName, generation, holder, holderName };
+      return one(await at.raise(identity, nonce, issuing(values.slice(5))));
+    },
+  ],
+  [
+    "FROM fence.close_begin",
+    async (at, [, generation, holder]) => {
+      await at.closeBegin(generation as number, holder as string);
+      return one({ id: 1 });
+    },
+  ],
+  [
+    "FROM fence.close(",
+    async (at, [, generation, holder]) =>
+      one({ sessions_ended: await at.close(generation as number, holder as string) }),
+  ],
+  [
+    "SELECT fence.beat",
+    async (at, values) => {
+      const [, generation, holder, incarnation, counter, nonce, next] = values as [
+        ...[number, number, string, string],
+        ...[number, string, string],
+      ];
+      await at.beat({ generation, holder }, { incarnation, witness: { counter, nonce }, next });
+      return one({});
+    },
+  ],
+  [
+    "fence.why_not_raised",
+    (at, values) => {
+      const [, generation, holder] = values as [string, number, string];
+      const refused = at.isForeign(issuing(values.slice(3))) || at.whyNotRaised(generation, holder) !== null;
+      return one({ id: 1, below: generation, may: !refused });
+    },
+  ],
+  [
+    "+ 1 AS below",
+    (_at, values, _text, { row }) => {
+      const [, generation, holder] = values as [string, number, string];
+      return one({ id: 1, below: generation + 1, may: row.generation === generation && row.holder === holder });
+    },
+  ],
+  ["SELECT fence.end_sessions", (at, [, below]) => one({ ended: at.endSessions(Number(below)) })],
+  ["FROM fence.blockers", () => ({ rows: [] })],
+  ["FROM fence.job j LEFT JOIN fence.claim", (_at, _values, _text, database) => ({ rows: rowsOf(database) })],
+];
+
+function statement(backend: Backend, database: Database, text: string, values: Values): ReturnType<Run> {
+  const run = STATEMENTS.find(([piece]) => text.includes(piece))?.[1];
+  if (!run) throw new Error(`the modelled database does not know: ${text}`);
+  return run(backend, values, text, database);
+}
+
+/** As `readFence` asks for it. */
+function rowsOf({ row, state, incarnation }: Database): Record<string, unknown>[] {
+  const { generation, holder, holderName, issuer } = row;
+  if (generation === 0) return [];
+  const raised = { id: 1, generation, holder, holder_name: holderName, issuer, incarnation: row.incarnation };
+  const closed_at = state.closed.has(generation) ? new Date(0) : null;
+  const witness = state.witness.get(generation) ?? { counter: null, nonce: null };
+  return [{ ...raised, present: incarnation, raised_at: null, closed_at, ...witness }];
 }
 
 function issuing([issuer, acceptedIssuer, acceptedGeneration]: Values): Issuing {

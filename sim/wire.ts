@@ -2,6 +2,7 @@
  * The sidecar's proxy and the application behind it, as the database and the permit see them: sessions that are admitted,
  * transactions that enter, and at each message a look at the permit (INV-5). The wire itself is in sidecar/wire/.
  */
+import type { Witness } from "../fence/witness.ts";
 import type { Wire, WireOptions } from "../sidecar/wire/thread.ts";
 import type { Database } from "./database.ts";
 import type { Network } from "./network.ts";
@@ -30,6 +31,7 @@ export interface WirePlace {
 export class ModelledWire implements Wire {
   readonly port = 5432;
   committed = 0;
+  witness: Witness | undefined;
   #rejected = 0;
   #stopped = false;
   readonly #options: WireOptions;
@@ -38,6 +40,7 @@ export class ModelledWire implements Wire {
 
   constructor(options: WireOptions, at: WirePlace) {
     this.#options = options;
+    this.witness = options.witness;
     this.#at = at;
   }
 
@@ -52,6 +55,17 @@ export class ModelledWire implements Wire {
 
   rejectedWrites(): number {
     return this.#rejected;
+  }
+
+  confirmed(witness: Witness): void {
+    this.witness = witness;
+  }
+
+  /** The database lacks what was confirmed of this generation. */
+  isSetBack(generation: number): boolean {
+    const { identity } = this.#options;
+    if (identity.generation !== generation || !this.witness) return false;
+    return !this.#at.database.stands(generation, this.witness);
   }
 
   stop(): Promise<void> {
@@ -80,13 +94,14 @@ export class ModelledWire implements Wire {
     const { process, place, network, database } = this.#at;
     const { identity } = this.#options;
     if (!this.#permitted()) throw new Error("not permitted");
+    const { witness } = this;
     const session = await this.#answered(Session.open(process, place, network, database));
     this.#sessions.add(session);
     try {
       await this.#answered(
         session.run(async (backend) => {
           await backend.run(() => backend.enter(identity.generation));
-          await backend.run(() => backend.admit(identity));
+          await backend.run(() => backend.admit(identity, witness));
           backend.commit();
         }),
       );
@@ -140,11 +155,12 @@ export class ModelledWire implements Wire {
     const row = await this.#answered(
       network.call(process, place, () => {
         const { row, state, incarnation } = database;
-        return { ...row, present: incarnation, closed: state.closed.has(row.generation) };
+        const isSetBack = this.witness && !database.stands(row.generation, this.witness);
+        return { ...row, present: incarnation, over: isSetBack || state.closed.has(row.generation) };
       }),
     ).catch(() => null);
     if (!row) return;
-    if (row.generation !== generation || row.holder !== holder || row.incarnation !== row.present || row.closed) {
+    if (row.generation !== generation || row.holder !== holder || row.incarnation !== row.present || row.over) {
       this.#options.lost(`the fence is at generation ${row.generation}`);
     }
   }

@@ -276,6 +276,8 @@ export class World {
       case "restoreDatabase":
       case "promoteReplica":
         return this.#restoreDatabase(which);
+      case "copyBackVolume":
+        return this.#copyBackVolume(which);
       case "restoreEtcd":
         return this.#restoreEtcd(which);
       case "compactEtcd":
@@ -332,6 +334,18 @@ export class World {
     this.wasRestored = true;
     this.database.restore(back.database, `1/${++this.#histories}`);
     this.checks.restored();
+  }
+
+  /** Its history keeps its name: only the heartbeats tell. One that was confirmed and is missing ends its generation. */
+  #copyBackVolume(which: number): void {
+    const back = this.#snapshots[Math.floor(which * this.#snapshots.length)];
+    if (!back) return;
+    this.#disturb(DATABASE, 0);
+    this.wasRestored = true;
+    const { generation } = back.database.job;
+    this.database.restore(back.database, this.database.incarnation);
+    const setBack = [...this.pods.values()].some(({ wires }) => wires.some((wire) => wire.isSetBack(generation)));
+    this.checks.restored(setBack ? 0 : generation);
   }
 
   #restoreEtcd(which: number): void {

@@ -8,6 +8,7 @@ import type { DatabaseAddress, FenceIdentity } from "../fence/database.ts";
 import { sessionStartSteps } from "../fence/enter.ts";
 import type { Migration } from "../fence/migrations.ts";
 import { makeRole } from "../fence/role.ts";
+import type { Witness } from "../fence/witness.ts";
 import { systemClock } from "../platform/clock.ts";
 import { mutatedMigrations } from "./mutants.ts";
 import { type PostgresOptions, startPostgres, type TestPostgres } from "./postgres.ts";
@@ -28,7 +29,7 @@ export interface JobOfTest {
   admit(
     jobId: number,
     generation: number,
-    options?: { holder?: string; role?: string; incarnation?: string },
+    options?: { holder?: string; role?: string; incarnation?: string; witness?: Witness },
   ): Promise<pg.Client>;
 }
 
@@ -96,10 +97,10 @@ export async function startFenced(
           ...rest,
         }),
       row: () => readFence(address, fenceName, { clock: systemClock }),
-      admit: async (jobId, generation, { holder, role, incarnation } = {}) => {
+      admit: async (jobId, generation, { holder, role, incarnation, witness } = {}) => {
         const client = await connect(role);
         try {
-          await runSessionStart(client, jobId, identity(generation, holder), incarnation);
+          await runSessionStart(client, jobId, identity(generation, holder), incarnation, witness);
         } catch (error) {
           await client.end().catch(() => {});
           throw error;
@@ -165,9 +166,10 @@ export async function runSessionStart(
   jobId: number,
   identity: FenceIdentity,
   incarnation?: string,
+  witness?: Witness,
 ): Promise<void> {
   const raisedIn = incarnation ?? (await presentIncarnation(client));
-  for (const { sql, expect, onUnexpected } of sessionStartSteps(jobId, identity, raisedIn)) {
+  for (const { sql, expect, onUnexpected } of sessionStartSteps(jobId, identity, raisedIn, witness)) {
     let error: unknown;
     await client.query(sql).catch((caught: unknown) => {
       error = caught;

@@ -105,6 +105,28 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
       "  SELECT * INTO _row FROM fence.job WHERE name = _name;",
     ],
   ],
+  "a beat finds any pair right": [
+    ["ELSIF (_row.counter = _counter + 1 AND _row.nonce = _next) IS NOT TRUE THEN", "ELSIF false THEN"],
+  ],
+  "a beat does not look at the nonce": [
+    [
+      "  IF _row.counter = _counter AND _row.nonce = _nonce THEN\n    UPDATE",
+      "  IF _row.counter = _counter THEN\n    UPDATE",
+    ],
+  ],
+  "a beat whose answer was lost is a rollback": [
+    ["ELSIF (_row.counter = _counter + 1 AND _row.nonce = _next) IS NOT TRUE THEN", "ELSE"],
+  ],
+  "a beat does not look at the owner": [
+    ["  PERFORM fence.check_owner(_job, _generation, _holder);\n  -- An earlier", "  -- An earlier"],
+  ],
+  "a beat does not look at the history": [
+    ["  PERFORM fence.check_history(_generation, _incarnation);\n  PERFORM", "  PERFORM"],
+  ],
+  "admission does not look at the counter": [["IF (_row.counter > _counter OR (", "IF (true OR ("]],
+  "admission does not look at the nonce": [
+    ["(_row.counter = _counter AND _row.nonce = _nonce)) IS NOT TRUE", "(_row.counter = _counter)) IS NOT TRUE"],
+  ],
   "no claim is made": [
     [
       "INSERT INTO fence.claim (job_id, generation, holder, holder_name, incarnation)\n    VALUES (_row.id, _generation, _holder, _holder_name, fence.incarnation());",

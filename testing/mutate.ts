@@ -15,6 +15,7 @@ const FILES = [
   "bounds",
   "issuer",
   "close",
+  "witness",
   "protect",
   "uncovered",
   "override",

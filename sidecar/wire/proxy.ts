@@ -10,6 +10,7 @@ import type { SecureContext } from "node:tls";
 import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
 import { sessionStartSteps } from "../../fence/enter.ts";
 import { KEEPALIVE_MS } from "../../fence/socket.ts";
+import type { Witness } from "../../fence/witness.ts";
 import type { Permit } from "../../lease/permit.ts";
 import type { Clock } from "../../platform/clock.ts";
 import type { Logger } from "../../platform/log.ts";
@@ -39,6 +40,8 @@ export interface ProxyConfig {
   /** History in which the generation was raised: no session is opened in another one. */
   readonly incarnation: string;
   readonly identity: FenceIdentity;
+  /** Of the last heartbeat that was confirmed. */
+  readonly witness?: () => Witness | undefined;
   readonly permit: Permit;
   readonly clock: Clock;
   readonly random: Random;
@@ -244,7 +247,7 @@ class Listener implements RunningProxy {
       address,
       startup: plan.toServer,
       poolerStartup: plan.toPooler,
-      steps: sessionStartSteps(jobId, identity, incarnation),
+      steps: sessionStartSteps(jobId, identity, incarnation, this.#config.witness?.()),
       clock,
       random,
       timeoutMs: this.#config.connectMs ?? CONNECT_MS,

@@ -1,6 +1,7 @@
 /** Starts the wire of one database in its own thread, and speaks with it. */
 import { Worker } from "node:worker_threads";
 import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
+import type { Witness } from "../../fence/witness.ts";
 import type { Permit } from "../../lease/permit.ts";
 import type { Logger } from "../../platform/log.ts";
 import { Counters, type Counts } from "./counters.ts";
@@ -16,6 +17,8 @@ export interface WireOptions {
   /** History in which the generation was raised. */
   readonly incarnation: string;
   readonly identity: FenceIdentity;
+  /** Of the raise; absent where no heartbeats are kept. */
+  readonly witness?: Witness;
   /** The thread reads it at each message; connections wait while it is closed (INV-4). */
   readonly permit: Permit;
   readonly log: Logger;
@@ -30,6 +33,8 @@ export interface Wire {
   counts(): Counts;
   /** Messages of the application that were refused because ownership is over or cannot be confirmed. */
   rejectedWrites(): number;
+  /** A heartbeat was confirmed: sessions are admitted only where it stands. */
+  confirmed(witness: Witness): void;
   /** Refuses new connections and ends the open ones. */
   stop(): Promise<void>;
 }
@@ -45,6 +50,7 @@ export async function startWire(options: WireOptions): Promise<Wire> {
     address: options.address,
     jobId: options.jobId,
     incarnation: options.incarnation,
+    witness: options.witness,
     identity: options.identity,
     permitMemory: options.permit.memory,
     countersMemory: counters.memory,
@@ -71,6 +77,7 @@ export async function startWire(options: WireOptions): Promise<Wire> {
       const { refusedLost, refusedUnconfirmed } = counters.read();
       return refusedLost + refusedUnconfirmed;
     },
+    confirmed: (witness) => worker.postMessage({ kind: "witness", witness } satisfies ToWorker),
     stop: async () => {
       if (!stopping) worker.postMessage({ kind: "stop" } satisfies ToWorker);
       stopping = true;

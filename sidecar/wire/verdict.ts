@@ -1,6 +1,7 @@
 /** What the fence row says about our ownership, read over a fresh connection before loss is declared. */
 import { type FenceRow, readFence } from "../../fence/client.ts";
 import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
+import type { Witness } from "../../fence/witness.ts";
 import type { Clock } from "../../platform/clock.ts";
 
 export type Verdict =
@@ -41,6 +42,8 @@ const RAISE_POLL_MS = 25;
 export interface RaisedIdentity {
   readonly identity: FenceIdentity;
   readonly incarnation: string;
+  /** Of the last heartbeat that was confirmed. */
+  readonly witness?: () => Witness | undefined;
 }
 
 /** A verdict function over `readFence`. */
@@ -101,7 +104,14 @@ async function readOnce(address: DatabaseAddress, raised: RaisedIdentity, clock:
   }
 }
 
-function judge(row: FenceRow | null, { identity, incarnation }: RaisedIdentity): Verdict {
+/** How a database that was set back calls itself; undefined if it was not. */
+function missing(known: Witness | undefined, present: Witness | null): string | undefined {
+  if (!known || (present && present.counter > known.counter)) return undefined;
+  if (present?.counter === known.counter && present.nonce === known.nonce) return undefined;
+  return `the same, set back to a time before heartbeat ${known.counter} of this generation`;
+}
+
+function judge(row: FenceRow | null, { identity, incarnation, witness }: RaisedIdentity): Verdict {
   // We have raised it, and a fence is never deleted (INV-1): this is a server that was left behind before.
   if (!row) return { kind: "incarnation", recorded: incarnation, present: "one that does not know the job" };
   const { generation, holderName, raisedAt, presentIncarnation: present } = row;
@@ -111,6 +121,8 @@ function judge(row: FenceRow | null, { identity, incarnation }: RaisedIdentity):
     return { kind: "incarnation", recorded: incarnation, present };
   }
   if (row.holder !== identity.holder) return { kind: "superseded", generation, holderName, raisedAt };
+  const setBack = missing(witness?.(), row.witness);
+  if (setBack !== undefined) return { kind: "incarnation", recorded: incarnation, present: setBack };
   if (row.closedAt) return { kind: "closed", closedAt: row.closedAt };
   return { kind: "ours" };
 }

@@ -4,6 +4,7 @@
  */
 import { parentPort, workerData } from "node:worker_threads";
 import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
+import type { Witness } from "../../fence/witness.ts";
 import { Permit } from "../../lease/permit.ts";
 import { systemClock } from "../../platform/clock.ts";
 import { jsonLogger } from "../../platform/log.ts";
@@ -20,6 +21,7 @@ export interface WorkerData {
   readonly address: DatabaseAddress;
   readonly jobId: number;
   readonly incarnation: string;
+  readonly witness: Witness | undefined;
   readonly identity: FenceIdentity;
   readonly permitMemory: SharedArrayBuffer;
   readonly countersMemory: SharedArrayBuffer;
@@ -27,7 +29,10 @@ export interface WorkerData {
 }
 
 /** From the main thread. */
-export type ToWorker = { readonly kind: "stop" };
+export type ToWorker =
+  | { readonly kind: "stop" }
+  /** A heartbeat was confirmed. */
+  | { readonly kind: "witness"; readonly witness: Witness };
 
 /** To the main thread. */
 export type FromWorker =
@@ -38,7 +43,9 @@ export type FromWorker =
 
 async function main(port: NonNullable<typeof parentPort>, data: WorkerData): Promise<void> {
   const post = (message: FromWorker): void => port.postMessage(message);
-  const read = fenceVerdict(data.address, data, systemClock);
+  let { witness } = data;
+  const confirmed = (): Witness | undefined => witness;
+  const read = fenceVerdict(data.address, { ...data, witness: confirmed }, systemClock);
   let proxy: RunningProxy;
   try {
     proxy = await startProxy({
@@ -48,6 +55,7 @@ async function main(port: NonNullable<typeof parentPort>, data: WorkerData): Pro
       jobId: data.jobId,
       incarnation: data.incarnation,
       identity: data.identity,
+      witness: confirmed,
       drainMs: data.drainMs,
       permit: new Permit(data.permitMemory),
       counters: new Counters(data.countersMemory),
@@ -65,7 +73,8 @@ async function main(port: NonNullable<typeof parentPort>, data: WorkerData): Pro
     return;
   }
   port.on("message", (message: ToWorker) => {
-    if (message.kind === "stop") void proxy.close().then(() => port.close());
+    if (message.kind === "witness") witness = message.witness;
+    else void proxy.close().then(() => port.close());
   });
   post({ kind: "listening", port: proxy.port });
 }
