@@ -4,7 +4,17 @@
  */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { randomInt } from "node:crypto";
-import { accessSync, chmodSync, chownSync, constants, cpSync, existsSync, mkdtempSync, rmSync } from "node:fs";
+import {
+  accessSync,
+  chmodSync,
+  chownSync,
+  constants,
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
@@ -37,6 +47,10 @@ export interface PostgresOptions {
   readonly host?: string;
   /** Lines of pg_hba.conf; trust for everyone if absent. */
   readonly hba?: readonly string[];
+  /** A copy of this data directory, made while its server is stopped, instead of a new one. */
+  readonly copyOf?: string;
+  /** Empty files in the data directory: `standby.signal`, `recovery.signal`. */
+  readonly signals?: readonly string[];
 }
 
 const NOBODY = 65534;
@@ -87,19 +101,12 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Test
     chmodSync(home, 0o755);
     chownSync(home, NOBODY, NOBODY);
   }
-  execFileSync(
-    join(bin, "initdb"),
-    ["-D", dataDir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"],
-    {
-      ...identity,
-      cwd: home,
-      stdio: ["ignore", "ignore", "pipe"],
-    },
-  );
-  if (options.hba) {
-    const { writeFileSync } = await import("node:fs");
-    writeFileSync(join(dataDir, "pg_hba.conf"), `${options.hba.join("\n")}\n`);
-  }
+  const run = (program: string, ...args: string[]): unknown =>
+    execFileSync(program, args, { ...identity, cwd: home, stdio: ["ignore", "ignore", "pipe"] });
+  if (options.copyOf) run("cp", "-a", options.copyOf, dataDir);
+  else run(join(bin, "initdb"), "-D", dataDir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N");
+  for (const signal of options.signals ?? []) run("touch", join(dataDir, signal));
+  if (options.hba) writeFileSync(join(dataDir, "pg_hba.conf"), `${options.hba.join("\n")}\n`);
   const settings = {
     fsync: "off",
     listen_addresses: host,
