@@ -91,6 +91,12 @@ export function writeResults<Name extends keyof Results>(name: Name, results: No
   writeFileSync(join(FOLDER, `${name}.json`), compactJson(results));
 }
 
+/** Of bench/soak.ts, for people. */
+export function writeSoak(results: object): void {
+  mkdirSync(FOLDER, { recursive: true });
+  writeFileSync(join(FOLDER, "soak.json"), compactJson(results));
+}
+
 /** Indented, but a list of numbers on one line, and nothing finer than a thousandth. */
 export function compactJson(value: unknown): string {
   const rounded = JSON.stringify(value, (_, of) => (typeof of === "number" ? Math.round(of * 1000) / 1000 : of), 2);

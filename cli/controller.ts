@@ -1,6 +1,7 @@
 /** `fencedjob controller`: its options come from flags, each with an environment variable for the chart. */
 import { hostname } from "node:os";
 import { type Command, Option } from "commander";
+import { DEFAULT_ELECTION_TIMING } from "../lease/timing.ts";
 import { systemClock } from "../platform/clock.ts";
 import { httpClient } from "../platform/http.ts";
 import { systemRandom } from "../platform/random.ts";
@@ -36,14 +37,31 @@ export function registerController(program: Command): void {
         .default(8080)
         .argParser(Number),
     )
+    .addOption(
+      new Option("--election-lease <name>", "Lease by which the controllers of one installation elect")
+        .env("FENCEDJOB_ELECTION_LEASE")
+        .default("fencedjob-controller"),
+    )
+    .addOption(new Option("--election-namespace <name>", "its namespace; default: this pod's").env("POD_NAMESPACE"))
+    .addOption(seconds("duration", "an unchanged Lease protects the leader", DEFAULT_ELECTION_TIMING.durationMs))
+    .addOption(seconds("renew-interval", "from one renewal to the next", DEFAULT_ELECTION_TIMING.renewIntervalMs))
+    .addOption(seconds("request-timeout", "for one renewal", DEFAULT_ELECTION_TIMING.requestTimeoutMs))
+    .addOption(seconds("margin", "the leader stops before the duration ends", DEFAULT_ELECTION_TIMING.marginMs))
+    .addOption(new Option("--pod-name <name>", "of this process").env("POD_NAME").default(hostname()))
+    .addOption(
+      new Option("--pod-uid <uid>", "of this process: a container started anew in its pod leads at once").env(
+        "POD_UID",
+      ),
+    )
     .action(async (options) => {
       // Here and not above: the schema of the resource costs a sidecar 10 MB that it does not use.
       const { startController } = await import("../controller/controller.ts");
       const { loadKubeConfig } = await import("../controller/kube/config.ts");
       const log = processLogger("controller");
       const signal = untilTerminated();
+      const kube = await loadKubeConfig({ env: process.env });
       const controller = await startController({
-        kube: await loadKubeConfig({ env: process.env }),
+        kube,
         sidecar: {
           image: options.sidecarImage,
           imagePullPolicy: options.sidecarImagePullPolicy,
@@ -52,7 +70,16 @@ export function registerController(program: Command): void {
         ...(options.namespace ? { namespace: options.namespace } : {}),
         workers: options.workers,
         healthPort: options.healthPort,
-        instance: hostname(),
+        election: {
+          lease: { namespace: options.electionNamespace ?? kube.namespace, name: options.electionLease },
+          timing: {
+            durationMs: options.electionDurationSeconds * 1000,
+            renewIntervalMs: options.electionRenewIntervalSeconds * 1000,
+            requestTimeoutMs: options.electionRequestTimeoutSeconds * 1000,
+            marginMs: options.electionMarginSeconds * 1000,
+          },
+          pod: { name: options.podName, uid: options.podUid ?? systemRandom.bytes(16).toString("hex") },
+        },
         clock: systemClock,
         random: systemRandom,
         log,
@@ -80,4 +107,11 @@ export function registerRelease(program: Command): void {
       client.close();
       process.stdout.write(`${released} FencedJob${released === 1 ? "" : "s"} released\n`);
     });
+}
+
+function seconds(name: string, meaning: string, defaultMs: number): Option {
+  return new Option(`--election-${name}-seconds <n>`, `election: ${meaning}`)
+    .env(`FENCEDJOB_ELECTION_${name.toUpperCase().replace("-", "_")}_SECONDS`)
+    .default(defaultMs / 1000)
+    .argParser(Number);
 }

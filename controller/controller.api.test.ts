@@ -7,12 +7,11 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { type RawLease, readLease, renewedLease } from "../lease/record.ts";
 import { systemClock } from "../platform/clock.ts";
 import { type HttpClient, httpClient } from "../platform/http.ts";
-import { silentLogger } from "../platform/log.ts";
-import { systemRandom } from "../platform/random.ts";
 import { startApiServer, type TestApiServer } from "../testing/apiserver.ts";
+import { startTestController } from "../testing/controller.ts";
 import { until } from "../testing/until.ts";
 import { type FencedJobStatus, readStatus } from "./api/status.ts";
-import { type Controller, startController } from "./controller.ts";
+import type { Controller } from "./controller.ts";
 import { KubeApi, RESOURCES } from "./kube/api.ts";
 import { type KubeConfig, loadKubeConfig } from "./kube/config.ts";
 import { isNotFound } from "./kube/errors.ts";
@@ -51,20 +50,9 @@ afterEach(async () => {
   for (const controller of controllers.splice(0)) await controller.stop();
 });
 
-async function aController(): Promise<void> {
-  controllers.push(
-    await startController({
-      kube,
-      sidecar: { image: "fencedjob:test", imagePullPolicy: "Never", resources: {} },
-      namespace,
-      workers: 2,
-      healthPort: 0,
-      instance: "test",
-      clock: systemClock,
-      random: systemRandom,
-      log: silentLogger,
-    }),
-  );
+async function aController(lease = "fencedjob-controller"): Promise<void> {
+  const name = `controller-${controllers.length}`;
+  controllers.push(await startTestController({ kube, namespace, lease: { namespace, name: lease }, name }));
 }
 
 function aJob(name: string, spec: object = {}): RawObject {
@@ -328,10 +316,10 @@ describe("a FencedJob that is deleted", () => {
   });
 });
 
-describe("two active controllers", () => {
+describe("two active controllers, as of two installations that watch one namespace", () => {
   test("INV-8, INV-9: issue each generation to one pod only, and never go back", { timeout: 60_000 }, async () => {
-    await aController();
-    await aController();
+    await aController("one");
+    await aController("another");
     const granted = new Map<number, Set<string>>();
     let highest = 0;
     const seen = (status: FencedJobStatus): void => {

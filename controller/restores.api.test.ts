@@ -6,14 +6,12 @@ import type pg from "pg";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { systemClock } from "../platform/clock.ts";
 import { httpClient } from "../platform/http.ts";
-import { silentLogger } from "../platform/log.ts";
-import { systemRandom } from "../platform/random.ts";
 import { startApiServer, type TestApiServer } from "../testing/apiserver.ts";
+import { startTestController } from "../testing/controller.ts";
 import { type Fenced, startFenced } from "../testing/fenced.ts";
 import { PodHost } from "../testing/podhost.ts";
 import { until } from "../testing/until.ts";
 import { type FencedJobStatus, type Owner, readStatus } from "./api/status.ts";
-import { type Controller, startController } from "./controller.ts";
 import { KubeApi, RESOURCES } from "./kube/api.ts";
 import { loadKubeConfig } from "./kube/config.ts";
 import { isNotFound } from "./kube/errors.ts";
@@ -63,16 +61,8 @@ async function aCluster(): Promise<ClusterOfTest> {
   await server.kubectl(["apply", "-f", "crds/fencedjob.yaml"]);
   await until(() => api.list(RESOURCES.fencedJobs).then(() => true));
   await server.createNamespace(JOB.namespace);
-  const controller: Controller = await startController({
-    kube,
-    sidecar: { image: "fencedjob:test", imagePullPolicy: "Never", resources: {} },
-    workers: 2,
-    healthPort: 0,
-    instance: "test",
-    clock: systemClock,
-    random: systemRandom,
-    log: silentLogger,
-  });
+  const lease = { namespace: JOB.namespace, name: "fencedjob-controller" };
+  const controller = await startTestController({ kube, lease });
   const host = new PodHost({ server, api, namespace: JOB.namespace, address: fenced.address });
   const status = async (): Promise<FencedJobStatus> =>
     readStatus((await api.get<RawObject>(RESOURCES.fencedJobs, JOB)).status);

@@ -72,6 +72,24 @@ test("with watchNamespace the controller's rights end at that namespace", async 
   expect(kinds).toEqual([["Role", "billing"]]);
 });
 
+test("one replica has no budget that would stop a drain; more of them have", async () => {
+  const kinds = async (replicas: number): Promise<string[]> =>
+    objects(await render("--set", `replicas=${replicas}`)).map(({ kind }) => kind);
+  expect(await kinds(1)).not.toContain("PodDisruptionBudget");
+  expect(await kinds(2)).toContain("PodDisruptionBudget");
+});
+
+test("the controllers elect in their own namespace, wherever they watch, and may change that one Lease only", async () => {
+  for (const args of [[], ["--set", "watchNamespace=billing"]]) {
+    const role = objects(await render(...args)).find(({ metadata }) => metadata.name === "fencedjob-election");
+    expect(role?.metadata.namespace).toBe("fencedjob-system");
+    expect(role?.rules).toMatchObject([
+      { resourceNames: ["fencedjob-controller"], verbs: ["get", "watch", "update"] },
+      { verbs: ["create"] },
+    ]);
+  }
+});
+
 test("the chart's CRD is that of crds/, and stays when the release goes", async () => {
   const crd = objects(await render()).find(({ kind }) => kind === "CustomResourceDefinition");
   expect(crd?.metadata.annotations).toEqual({ "helm.sh/resource-policy": "keep" });
@@ -83,6 +101,7 @@ test.each([
   ["a misspelt value", "imagePullPolicy=Always", /imagePullPolicy/],
   ["a digest that is none", "image.digest=latest", /digest/],
   ["no worker", "workers=0", /workers/],
+  ["an election that one slow request ends", "leaderElection.requestTimeoutSeconds=4", /must be below durationSeconds/],
 ])("%s is refused before anything is installed", async (_what, value, message) => {
   await expect(render("--set", value)).rejects.toThrow(message);
 });

@@ -7,16 +7,15 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { parseAllDocuments } from "yaml";
 import { type FencedJobStatus, readStatus } from "../controller/api/status.ts";
-import { type Controller, startController } from "../controller/controller.ts";
+import type { Controller } from "../controller/controller.ts";
 import { KubeApi, RESOURCES } from "../controller/kube/api.ts";
 import { loadKubeConfig } from "../controller/kube/config.ts";
 import type { RawObject } from "../controller/kube/objects.ts";
 import { SIDECAR_NAME } from "../controller/snapshot.ts";
 import { systemClock } from "../platform/clock.ts";
 import { type HttpClient, httpClient } from "../platform/http.ts";
-import { silentLogger } from "../platform/log.ts";
-import { systemRandom } from "../platform/random.ts";
 import { startApiServer, type TestApiServer } from "../testing/apiserver.ts";
+import { startTestController } from "../testing/controller.ts";
 import { until } from "../testing/until.ts";
 import { checkout } from "./cluster/paths.ts";
 
@@ -56,16 +55,8 @@ beforeAll(async () => {
   api = new KubeApi(client, systemClock, "fencedjob-test");
   await server.kubectl(["apply", "-f", join(checkout, "crds/fencedjob.yaml")]);
   await until(() => api.list(RESOURCES.fencedJobs).then(() => true));
-  controller = await startController({
-    kube,
-    sidecar: { image: "fencedjob:test", imagePullPolicy: "Never", resources: {} },
-    workers: 2,
-    healthPort: 0,
-    instance: "test",
-    clock: systemClock,
-    random: systemRandom,
-    log: silentLogger,
-  });
+  const lease = { namespace: "kube-system", name: "fencedjob-controller" };
+  controller = await startTestController({ kube, lease });
 });
 
 afterAll(async () => {

@@ -67,6 +67,11 @@ export class LeaseClient {
     return this.#call({ method: "PUT", path: this.#path, body: lease, timeoutMs });
   }
 
+  /** `conflict` if there is one already. */
+  create(lease: RawLease, timeoutMs: number): Promise<LeaseAnswer> {
+    return this.#call({ method: "POST", path: this.#collection, body: lease, timeoutMs });
+  }
+
   /**
    * The Lease as it changes. Without a resource version it begins with the present state, and works before the Lease
    * exists. Ends with `ended`, except when the signal ends it.

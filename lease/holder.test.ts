@@ -86,6 +86,36 @@ describe("waiting for a grant", () => {
     expect(granted).toBe(true);
   });
 
+  test("a grant that was taken back while the watch was away is none: each watch begins with the present state", async () => {
+    const { clock, api, holder, stop } = aHolder();
+    api.change({ holderIdentity: "uid-9" });
+    let granted = false;
+    void holder.waitForGrant(stop.signal).then(() => {
+      granted = true;
+    });
+    await clock.advance(600);
+    api.change({ holderIdentity: "uid-1" }, { "fencedjob.dev/generation": "4" });
+    api.change({ holderIdentity: "uid-2" }, { "fencedjob.dev/generation": "5" });
+    await clock.advance(60_000);
+    expect(granted).toBe(false);
+  });
+
+  test("an API server in trouble is asked for less and less watches, and the grant is seen soon after", async () => {
+    const { clock, api, holder, stop } = aHolder();
+    api.change({ holderIdentity: "uid-9" });
+    api.down = true;
+    let granted = false;
+    void holder.waitForGrant(stop.signal).then(() => {
+      granted = true;
+    });
+    await clock.advance(300_000);
+    expect(api.watches).toBeLessThan(45);
+    api.down = false;
+    api.change({ holderIdentity: "uid-1" });
+    await clock.advance(10_000);
+    expect(granted).toBe(true);
+  });
+
   test("a generation that is no integer is no grant", async () => {
     const { clock, api, holder, stop } = aHolder();
     api.change({}, { "fencedjob.dev/generation": "1e3" });

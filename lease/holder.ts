@@ -26,11 +26,14 @@ export interface HolderParts {
   readonly holder: string;
   /** What to tell the controller with the next renewal. */
   readonly report: () => string;
+  /** A renewal was confirmed: the permit reaches further. */
+  readonly confirmed?: () => void;
 }
 
 /** After an attempt that was not confirmed; doubled each time up to the renewal interval. */
 const RETRY_MS = 250;
-const WATCH_RETRY_MS = 1_000;
+/** After a watch that brought nothing; doubled each time. Many candidates wait for one API server. */
+const WATCH_RETRY_MS = { min: 1_000, max: 8_000 };
 /** A watch can be half dead in silence: each begins anew with the present state after this, so a grant is seen at last. */
 const WATCH_MS_MAX = 30_000;
 
@@ -56,25 +59,32 @@ export class Holder {
   /** Resolves with the grant once the Lease names this pod. Goes on through every failure until aborted. */
   async waitForGrant(signal: AbortSignal): Promise<Grant> {
     const { api, clock, random, log, holder } = this.#parts;
-    for (;;) {
+    for (let failures = 0; ; failures++) {
       const life = new AbortController();
       const cancel = clock.after(jitter(random, WATCH_MS_MAX), () => life.abort());
       // Without a version a watch begins with the present state: what was missed between two of them is seen.
       for await (const news of api.watch(undefined, AbortSignal.any([signal, life.signal]))) {
         if (news.kind === "ended") log.warn("the watch of the Lease ended; it begins anew", { why: news.message });
+        else failures = 0;
         if (news.kind !== "lease") continue;
         const record = readLease(news.lease);
         if (record.holder !== holder || record.generation === null) continue;
         cancel();
-        this.#raw = news.lease;
-        this.#reportAtGrant = record.report;
+        this.found(news.lease);
         return { holder, generation: record.generation };
       }
       cancel();
       signal.throwIfAborted();
       if (life.signal.aborted) continue;
-      await clock.sleep(jitter(random, WATCH_RETRY_MS), signal);
+      const { min, max } = WATCH_RETRY_MS;
+      await clock.sleep(jitter(random, Math.min(max, min * 2 ** failures)), signal);
     }
+  }
+
+  /** The Lease as it was when it was granted, for a holder that has taken it itself. */
+  found(lease: RawLease): void {
+    this.#raw = lease;
+    this.#reportAtGrant = readLease(lease).report;
   }
 
   /** Renews at once and then every interval, until ownership is lost (resolves with why) or `signal` aborts (resolves null). */
@@ -159,6 +169,7 @@ export class Holder {
     // A Lease edited to a longer duration does not lengthen the permit; a shorter one shortens it.
     const durationMs = Math.min(record.durationMs || timing.durationMs, timing.durationMs);
     permit.extend(permitDeadlineMs(sentAtMs, durationMs, timing.marginMs));
+    this.#parts.confirmed?.();
     return { kind: record.renewTime === attempted ? "confirmed" : "unconfirmed" };
   }
 

@@ -11,6 +11,14 @@ export interface LeaseTiming {
   readonly marginMs: number;
 }
 
+/** Of the controllers among themselves: a failover costs the duration, and a loss no more than a new election. */
+export const DEFAULT_ELECTION_TIMING: LeaseTiming = {
+  durationMs: 5_000,
+  renewIntervalMs: 1_000,
+  requestTimeoutMs: 1_500,
+  marginMs: 500,
+};
+
 /** Two honest clocks differ by at most this share in rate: the slew limit of NTP daemons (500 ppm), doubled. */
 export const CLOCK_DRIFT_MAX = 0.001;
 

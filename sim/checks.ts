@@ -11,7 +11,7 @@ import type { Commit } from "./database.ts";
 import { API } from "./kubeclient.ts";
 import type { PodRuntime } from "./kubelet.ts";
 import type { Process } from "./process.ts";
-import type { World } from "./world.ts";
+import { CONTROLLERS_LEASE, type World } from "./world.ts";
 
 export class Violation extends Error {
   override name = "Violation";
@@ -106,7 +106,9 @@ export class Checks {
 
   write({ plural, before, after, author }: Write): void {
     if (plural === "fencedjobs" && before && after) this.#status(statusOf(before), statusOf(after));
-    if (plural === "leases" && after) {
+    if (plural === "leases" && after?.metadata.name.startsWith(CONTROLLERS_LEASE)) {
+      this.#elected(before && readLease(before as RawLease), readLease(after as RawLease), after.metadata.name);
+    } else if (plural === "leases" && after) {
       const [old, next] = [before ? readLease(before as RawLease) : null, readLease(after as RawLease)];
       this.#lease(old, next);
       this.#byItsHolder(old, next, author);
@@ -191,6 +193,16 @@ export class Checks {
     if (process.alive && permit.state(process.clock.monoMs()) === "valid") {
       violated(`INV-5: the Lease of generation ${generation} was claimed while its permit was valid`);
     }
+  }
+
+  /** INV-5, among controllers: none is elected while another may believe that it leads. */
+  #elected(before: LeaseRecord | undefined, after: LeaseRecord, lease: string): void {
+    if (after.holder === null || after.holder === before?.holder) return;
+    this.#world.tell(`elected ${after.holderPod} ${after.generation}`);
+    if (before && (after.generation ?? 0) <= (before.generation ?? 0)) violated("INV-8: an election went back");
+    if (this.#world.controllersClocksLie || this.#world.undisturbedMs(API) < UNDISTURBED_MS) return;
+    const other = this.#world.leaders(lease)[0];
+    if (other) violated(`INV-5: ${after.holderPod} was elected while ${other} had a valid permit`);
   }
 
   #report({ report }: LeaseRecord): void {

@@ -112,4 +112,25 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
       to: "if (seen === undefined) {",
     },
   ],
+  "a controller is elected without waiting (INV-5)": [
+    {
+      file: "lease/campaign.ts",
+      from: "this.#isFree(record) ? 0 : remainingMs(this.#seen, record, timing.durationMs, nowMs);",
+      to: "0;",
+    },
+  ],
+  "a controller that leads does not look at its permit (INV-5)": [
+    {
+      file: "lease/election.ts",
+      from: 'valid: () => !ended.signal.aborted && permit.state(clock.monoMs()) === "valid",',
+      to: "valid: () => !ended.signal.aborted,",
+    },
+  ],
+  "a controller's election has a generation that was there before (INV-8)": [
+    {
+      file: "lease/campaign.ts",
+      from: "const next = this.#highest + 1;",
+      to: "const next = Math.max(1, this.#highest);",
+    },
+  ],
 };

@@ -3,8 +3,9 @@
  * them, and the faults of one history. Real: everything of controller/, the sidecar but for its wire, and the fence's client.
  */
 import { readStatus } from "../controller/api/status.ts";
-import { type Loops, startLoops } from "../controller/controller.ts";
+import { type Loops, startLoops } from "../controller/loops.ts";
 import type { SidecarConfig } from "../lease/sidecarconfig.ts";
+import { DEFAULT_ELECTION_TIMING } from "../lease/timing.ts";
 import type { Fields, Logger } from "../platform/log.ts";
 import type { Random } from "../platform/random.ts";
 import { ApiServer, type Snapshot } from "./apiserver.ts";
@@ -19,6 +20,7 @@ import { Scheduler } from "./scheduler.ts";
 
 export const DATABASE = "ledger";
 const CONTROLLERS = 2;
+export const CONTROLLERS_LEASE = "controllers";
 const RESTART_MS = 3_000;
 const NOTICED_MS = 50;
 /** Whether the job has ended. */
@@ -37,6 +39,12 @@ const STORY_MAX = 400;
 /** Nothing goes wrong any more; the job must end within this. */
 const CALM_MS_MAX = 600_000;
 const TIMING = { durationMs: 10_000, renewIntervalMs: 3_000, requestTimeoutMs: 2_000, marginMs: 1_000 };
+
+interface Controller {
+  readonly process: Process;
+  readonly loops: Loops;
+  readonly lease: string;
+}
 
 export class World {
   readonly seed: number;
@@ -59,6 +67,7 @@ export class World {
   };
   /** A machine was suspended with its clock: time that passed does not show there. */
   clocksLie = false;
+  controllersClocksLie = false;
   wasRestored = false;
   /** The etcd was restored without raising its versions. */
   versionsReused = false;
@@ -67,7 +76,7 @@ export class World {
   readonly story: string[] = [];
   failure: unknown;
   readonly #traced: boolean;
-  readonly #controllers: { process: Process; loops: Promise<Loops> }[] = [];
+  readonly #controllers: Controller[] = [];
   readonly #snapshots: { etcd: Snapshot; database: ReturnType<Database["snapshot"]> }[] = [];
   readonly #disturbedMs = new Map<string, number>();
   /** Controllers that are to freeze behind their next write of a status. */
@@ -187,19 +196,34 @@ export class World {
   #startController(index: number): void {
     const name = `controller-${index}.${this.nextLife()}`;
     const process = newProcess(name, this);
+    // Some are installed twice, and know nothing of each other: two of them are active all the time (INV-9).
+    const lease = { namespace: "n", name: this.seed % 4 === 0 ? `${CONTROLLERS_LEASE}-${index}` : CONTROLLERS_LEASE };
     const loops = startLoops(kubeClient(process, this.apiServer, this.network), {
       sidecar: { image: "x", imagePullPolicy: "Always", resources: {} },
       workers: 2,
-      instance: name,
+      election: {
+        lease,
+        timing: DEFAULT_ELECTION_TIMING,
+        pod: { name: `controller-${index}`, uid: `controller-${index}` },
+      },
       clock: process.clock,
       random: process.random,
       log: this.loggerOf(process),
     });
-    loops.catch(() => {
-      // It could not even read the cluster's identity; Kubernetes starts it again.
-      if (process.alive) this.#restartController(index);
-    });
-    this.#controllers[index] = { process, loops };
+    this.#controllers[index] = { process, loops, lease: lease.name };
+  }
+
+  /** Alive, and in possession of a valid permit. */
+  leaders(lease: string): string[] {
+    const mine = this.#controllers.filter((one) => one.lease === lease && one.process.alive && one.loops.leads());
+    return mine.map(({ process }) => process.name);
+  }
+
+  /** With its machine, in some: it wakes up and still believes in its permit, beside another that was elected. */
+  #freezeController(process: Process, ms: number): void {
+    const clockToo = this.seed % 4 === 1;
+    this.controllersClocksLie ||= clockToo;
+    process.pause(ms, clockToo);
   }
 
   #restartController(index: number): void {
@@ -264,7 +288,7 @@ export class World {
       case "crashController":
         return this.#restartController(index);
       case "freezeController":
-        return controller?.pause(lastsMs);
+        return controller && this.#freezeController(controller, lastsMs);
       case "freezeControllerMidway":
         return controller && this.#freezes.set(controller.name, lastsMs);
       case "leavePodFrozen":

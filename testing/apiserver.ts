@@ -51,7 +51,7 @@ export interface TestApiServerOptions {
   readonly controllers?: readonly string[];
 }
 
-const READY_MS_MAX = 30_000;
+const READY_MS_MAX = 120_000;
 
 /** Builds the programs if the cache lacks them: minutes, once. Run `node e2e/cluster/build.ts` before, to see that happen. */
 export async function startApiServer(options: TestApiServerOptions = {}): Promise<TestApiServer> {

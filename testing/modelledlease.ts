@@ -3,13 +3,13 @@
  * holder does with lost answers. The real API server is in sidecar/leaseclient.api.test.ts and in e2e/.
  */
 
-import type { LeaseAnswer, LeaseApi, LeaseNews } from "../lease/client.ts";
+import type { CampaignApi } from "../lease/campaign.ts";
+import type { LeaseAnswer, LeaseNews } from "../lease/client.ts";
 import { type Grant, grantedLease, type RawLease } from "../lease/record.ts";
 import type { Clock } from "../platform/clock.ts";
 
 /** One Lease with resource versions; each call takes `latencyMs`, and may be told to misbehave. */
-export class ModelledLease implements LeaseApi {
-  lease: RawLease | null;
+export class ModelledLease implements CampaignApi {
   latencyMs = 10;
   /** For the next replace: done but not answered, or neither. */
   fault: "done-unanswered" | "lost" | null = null;
@@ -20,12 +20,26 @@ export class ModelledLease implements LeaseApi {
   /** While true nobody is answered. */
   down = false;
   replaces = 0;
+  watches = 0;
   readonly #clock: Clock;
-  #version = 1;
+  readonly #server: { lease: RawLease | null; version: number };
 
-  /** The Lease grants `grant` from the beginning. */
-  constructor(clock: Clock, grant: Grant) {
+  /** The Lease grants `grant` from the beginning; or it is the one that somebody else sees, over another way to the server. */
+  constructor(clock: Clock, origin: Grant | ModelledLease | null) {
     this.#clock = clock;
+    this.#server = origin instanceof ModelledLease ? origin.#server : { lease: null, version: 1 };
+    if (origin && !(origin instanceof ModelledLease)) this.#grant(origin);
+  }
+
+  get lease(): RawLease | null {
+    return this.#server.lease;
+  }
+
+  set lease(lease: RawLease | null) {
+    this.#server.lease = lease;
+  }
+
+  #grant(grant: Grant): void {
     this.lease = this.#stored(
       grantedLease(
         null,
@@ -38,7 +52,7 @@ export class ModelledLease implements LeaseApi {
           labels: {},
           ownerReferences: [],
         },
-        clock.wall(),
+        this.#clock.wall(),
       ),
     );
   }
@@ -75,12 +89,29 @@ export class ModelledLease implements LeaseApi {
     return { kind: "ok", lease: this.lease };
   }
 
+  async create(lease: RawLease, timeoutMs: number): Promise<LeaseAnswer> {
+    const { fault } = this;
+    this.fault = null;
+    if (this.forbidden) return { kind: "refused", status: 403, message: "no", retryAfterMs: 0 };
+    if (!(await this.#reached(timeoutMs)) || fault === "lost")
+      return { kind: "unknown", message: "timeout", sent: true };
+    if (this.lease) return { kind: "conflict" };
+    const stored = this.#stored(lease);
+    this.lease = stored;
+    return { kind: "ok", lease: stored };
+  }
+
   async *watch(_resourceVersion: string | undefined, signal: AbortSignal): AsyncGenerator<LeaseNews, void, void> {
+    this.watches++;
     await this.#clock.sleep(this.latencyMs);
+    if (this.down) {
+      yield { kind: "ended", gone: false, message: "refused" };
+      return;
+    }
     if (this.lease) yield { kind: "lease", lease: this.lease };
     if (this.silent)
       await new Promise<void>((resolve) => signal.addEventListener("abort", () => resolve(), { once: true }));
-    else await this.#clock.sleep(500);
+    else await this.#clock.sleep(500, signal).catch(() => {});
     if (!signal.aborted) yield { kind: "ended", gone: false, message: "the server ended the watch" };
   }
 
@@ -92,7 +123,7 @@ export class ModelledLease implements LeaseApi {
   #stored(lease: RawLease): RawLease {
     return structuredClone({
       ...lease,
-      metadata: { ...lease.metadata, uid: "u", resourceVersion: String(this.#version++) },
+      metadata: { ...lease.metadata, uid: "u", resourceVersion: String(this.#server.version++) },
     });
   }
 }

@@ -8,6 +8,8 @@ export interface Serving {
   readonly said: RegExpExecArray;
   /** The last it wrote to standard error. */
   lastWords(): string;
+  /** SIGKILL as a crash, SIGSTOP and SIGCONT as a pause. */
+  signal(name: NodeJS.Signals): void;
   /** SIGTERM, and SIGKILL if that is not enough; resolves when it has ended. */
   stop(): Promise<void>;
 }
@@ -16,12 +18,14 @@ export interface ServingOptions {
   /** Found in its standard error once it serves. */
   readonly ready: RegExp;
   readonly cwd?: string;
+  /** Beside this process's. */
+  readonly env?: Readonly<Record<string, string>>;
   /** Whom it runs as, if not as this process. */
   readonly uid?: number;
   readonly gid?: number;
 }
 
-const READY_MS_MAX = 30_000;
+const READY_MS_MAX = 120_000;
 const STOP_MS_MAX = 10_000;
 const WORDS_KEPT = 8_192;
 
@@ -38,9 +42,13 @@ export async function startServing(
   args: readonly string[],
   options: ServingOptions,
 ): Promise<Serving> {
-  const { ready, ...spawned } = options;
+  const { ready, env, ...spawned } = options;
   const [first = program, ...rest] = endingWithParent([program, ...args]);
-  const child = spawn(first, rest, { ...spawned, stdio: ["ignore", "ignore", "pipe"] });
+  const child = spawn(first, rest, {
+    ...spawned,
+    env: { ...process.env, ...env },
+    stdio: ["ignore", "ignore", "pipe"],
+  });
   const onExit = (): boolean => child.kill("SIGKILL");
   process.once("exit", onExit);
   const ended = new Promise<void>((resolve) => child.once("close", () => resolve()));
@@ -58,7 +66,8 @@ export async function startServing(
   const lastWords = (): string => words;
   try {
     const said = await untilReady(child, ready, lastWords);
-    return { pid: child.pid ?? 0, said, lastWords, stop };
+    const signal = (name: NodeJS.Signals): boolean => child.kill(name);
+    return { pid: child.pid ?? 0, said, lastWords, signal, stop };
   } catch (error) {
     await stop();
     throw error;

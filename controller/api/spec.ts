@@ -79,7 +79,7 @@ export const fencedJobSpec = z
       .describe("Another cluster's fence of this name is taken over: its work has moved here for good."),
     suspend: z.boolean().default(false).describe("No owner and no pods while true."),
     standbys: z
-      .object({ count: z.int().min(0).max(10).default(0).describe("Candidates kept beside the owner.") })
+      .object({ count: z.int().min(0).max(100).default(0).describe("Candidates kept beside the owner.") })
       .strict()
       .prefault({}),
     lease: leaseSpec.prefault({}),

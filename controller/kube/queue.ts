@@ -32,6 +32,8 @@ export interface QueueOptions {
   backoffMs?: { min: number; max: number };
   /** For one run. */
   runMsMax?: number;
+  /** Of a queue before this one, to count on. */
+  counters?: WorkQueue["counters"];
 }
 
 const BACKOFF_MS = { min: 50, max: 60_000 };
@@ -41,7 +43,7 @@ const FAILING_MS_MIN = 1000;
 const ABORTED_MS = 1000;
 
 export class WorkQueue {
-  readonly counters = { runs: 0, failures: 0, conflicts: 0 };
+  readonly counters: { runs: number; failures: number; conflicts: number };
 
   readonly #options: QueueOptions;
   readonly #ready = new Set<string>();
@@ -57,6 +59,7 @@ export class WorkQueue {
 
   constructor(options: QueueOptions) {
     this.#options = options;
+    this.counters = options.counters ?? { runs: 0, failures: 0, conflicts: 0 };
   }
 
   /** Keys that wait for a worker, that a worker has, and that wait for a time. */

@@ -307,3 +307,54 @@ test("staleness is endless before the first list, small after any sign of life, 
   expect(soonMs).toBeLessThan(5000);
   expect(reflector.stalenessMs()).toBeGreaterThan(4900);
 });
+
+test("a list that is wanted now is read now, also while a watch seems well, and the watch begins anew behind it", async () => {
+  await reflect({
+    list: (response, nth) => list(response, nth * 10, ...(nth === 1 ? [] : [pod("unheard", 11)])),
+    watch: (response, nth) => response.write(bookmark(10 * nth)),
+  });
+  await reflector.synced;
+  await until(() => watches().length).toBe(1);
+  await reflector.refresh();
+  expect(reflector.store.get("n/unheard")).toBeDefined();
+  await until(() => watches().map(({ query }) => query.get("resourceVersion"))).toEqual(["10", "20"]);
+});
+
+test("a list that is wanted while one is on its way is another one; both that wait are answered", async () => {
+  const answers: (() => void)[] = [];
+  await reflect({
+    list: (response, nth) => answers.push(() => list(response, nth, pod(`of-${nth}`, nth))),
+    watch: () => {},
+  });
+  await until(() => answers.length).toBe(1);
+  const wanted = [reflector.refresh(), reflector.refresh()];
+  await until(() => answers.length).toBe(2);
+  for (const answer of answers) answer();
+  await Promise.all(wanted);
+  expect(reflector.store.list().map(({ metadata }) => metadata.name)).toEqual(["of-2"]);
+});
+
+test("A11: 5 minutes of errors, then of answers after 8 s: asked less and less, and up to date soon after", async () => {
+  const calmMs = 300_000;
+  let startMs = 0;
+  const inTrouble = (): boolean => clock.monoMs() - startMs < calmMs;
+  await reflect(
+    {
+      list: (response, nth) => {
+        if (nth === 1) startMs = clock.monoMs();
+        if (inTrouble()) json(response, 500, { message: "etcdserver: request timed out" });
+        else void clock.sleep(8_000).then(() => list(response, nth, pod("a", 1)));
+      },
+      watch: (response, nth) => void clock.sleep(8_000).then(() => response.write(bookmark(nth))),
+    },
+    { factor: 50 },
+  );
+  await until(() => reflector.problem).toMatch(/etcdserver/);
+  await reflector.synced;
+  const listed = lists().length;
+  // 2, 4, 8, 16 s, and then every half minute, give or take 20 %.
+  expect(listed).toBeLessThan(20);
+  expect(clock.monoMs() - startMs - calmMs).toBeLessThan(120_000);
+  expect(reflector.problem).toBeNull();
+  await until(() => watches().length).toBeGreaterThan(0);
+});

@@ -72,6 +72,10 @@ export class Reflector<T extends ObjectLike> {
   /** Where to go on watching; null means list first. */
   #resourceVersion: string | null = null;
   #freshMs = Number.NEGATIVE_INFINITY;
+  #problem: string | null = null;
+  /** Of the list and the watch under way, or of the wait between two. */
+  #life = new AbortController();
+  #refreshed: (() => void)[] = [];
 
   constructor(options: ReflectorOptions<T>) {
     this.#options = options;
@@ -100,6 +104,23 @@ export class Reflector<T extends ObjectLike> {
     this.#synced.reject(new Error(`${this.#options.resource.plural}: stopped before the first list`));
   }
 
+  /**
+   * Lists anew, now: for whoever is about to act on what a watch told that may be half dead. Resolves when the store is as
+   * the server was after this call; not if the reflector is stopped before.
+   */
+  refresh(): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#refreshed.push(resolve);
+    this.#resourceVersion = null;
+    this.#life.abort(new Error("a list is wanted"));
+    return promise;
+  }
+
+  /** Why the last attempt failed, for people; null once the server is heard of again. */
+  get problem(): string | null {
+    return this.#problem;
+  }
+
   /** Since the server was last heard of; grows to about a minute while nothing changes. Infinite before the first list. */
   stalenessMs(): number {
     return this.#options.clock.monoMs() - this.#freshMs;
@@ -110,11 +131,13 @@ export class Reflector<T extends ObjectLike> {
     const { signal } = this.#stop;
     let failures = 0;
     while (!signal.aborted) {
-      const { healthy, ended, serverWaitMs } = await this.#cycle(signal);
+      this.#life = new AbortController();
+      const life = AbortSignal.any([signal, this.#life.signal]);
+      const { healthy, ended, serverWaitMs } = await this.#cycle(life);
       failures = healthy ? 0 : failures + 1;
-      if (healthy === "long" && ended) continue;
+      if (life.aborted || (healthy === "long" && ended)) continue;
       const backoffMs = jitter(random, Math.min(RECONNECT_MS_MAX, RECONNECT_MS_MIN * 2 ** failures));
-      await clock.sleep(Math.max(serverWaitMs, backoffMs), signal).catch(() => {});
+      await clock.sleep(Math.max(serverWaitMs, backoffMs), life).catch(() => {});
     }
   }
 
@@ -134,6 +157,7 @@ export class Reflector<T extends ObjectLike> {
         this.counters.failures++;
         serverWaitMs = retryAfterMs(error);
         if (!resumable(error)) this.#resourceVersion = null;
+        this.#problem = error instanceof Error ? error.message : String(error);
         this.#log.warn("the watch ended early", { error, next: this.#resourceVersion === null ? "list" : "watch" });
       }
     }
@@ -142,7 +166,8 @@ export class Reflector<T extends ObjectLike> {
   }
 
   async #list(signal: AbortSignal): Promise<void> {
-    const { api, resource, selection, pageLimit, clock } = this.#options;
+    const { length } = this.#refreshed;
+    const { api, resource, selection, pageLimit } = this.#options;
     this.counters.lists++;
     const list = await api.list<T>(resource, selection, {
       signal,
@@ -159,13 +184,14 @@ export class Reflector<T extends ObjectLike> {
       const key = keyOf(object);
       if (!present.has(key)) this.#deliver(this.store.remove(key));
     }
-    this.#resourceVersion = list.resourceVersion;
-    this.#freshMs = clock.monoMs();
+    this.#heard();
     this.#synced.resolve();
+    for (const resolve of this.#refreshed.splice(0, length)) resolve();
+    if (!signal.aborted) this.#resourceVersion = list.resourceVersion;
   }
 
   async #watch(resourceVersion: string, signal: AbortSignal): Promise<void> {
-    const { api, resource, selection, random, clock, silentMs, watchSeconds } = this.#options;
+    const { api, resource, selection, random, silentMs, watchSeconds } = this.#options;
     const { min, max } = watchSeconds ?? { min: 300, max: 600 };
     this.counters.watches++;
     const events = api.watch<T>(resource, {
@@ -178,11 +204,16 @@ export class Reflector<T extends ObjectLike> {
     });
     for await (const { type, object } of events) {
       if (signal.aborted) return;
-      this.#freshMs = clock.monoMs();
+      this.#heard();
       if (type === "DELETED" && this.#readable(object)) this.#deliver(this.store.remove(keyOf(object)));
       else if (type !== "BOOKMARK" && this.#readable(object)) this.#put(object);
-      this.#resourceVersion = object?.metadata?.resourceVersion ?? this.#resourceVersion;
+      if (!signal.aborted) this.#resourceVersion = object?.metadata?.resourceVersion ?? this.#resourceVersion;
     }
+  }
+
+  #heard(): void {
+    this.#freshMs = this.#options.clock.monoMs();
+    this.#problem = null;
   }
 
   #readable(object: T): boolean {
