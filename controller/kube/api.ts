@@ -131,6 +131,13 @@ export class KubeApi {
     }
   }
 
+  /** Where the server's own count is now: one small consistent read. */
+  async version(resource: Resource, { namespace }: Selection = {}, options: CallOptions = {}): Promise<string> {
+    const path = pathOf(resource, namespace) + query({ limit: 1 });
+    const page: { metadata: { resourceVersion: string } } = await this.#call({ method: "GET", path }, options);
+    return page.metadata.resourceVersion;
+  }
+
   create<T extends ObjectLike>(resource: Resource, object: T, options: WriteOptions = {}): Promise<T> {
     const { namespace, name } = object.metadata;
     const path = pathOf(resource, namespace, options.subresource && name, options.subresource);

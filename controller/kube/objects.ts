@@ -58,3 +58,9 @@ export function parseKey(key: string): ObjectKey {
   const slash = key.indexOf("/");
   return slash < 0 ? { name: key } : { namespace: key.slice(0, slash), name: key.slice(slash + 1) };
 }
+
+/** Whether a server that says `version` counts below one that has said `known`: both decimal, as those of etcd are. */
+export function countsBelow(version: string, known: string): boolean {
+  if (!/^\d+$/.test(version) || !/^\d+$/.test(known)) return false;
+  return BigInt(version) < BigInt(known);
+}

@@ -6,7 +6,9 @@
  *
  * - A clean end, a broken connection or throttling resumes at the last resource version.
  * - Everything that leaves a doubt lists anew: 410, an ERROR event, a line that is no JSON, and silence. A live server
- *   sends a bookmark each minute; a silent one is half dead, or its etcd was restored and it counts below our version.
+ *   sends a bookmark each minute; a silent one is half dead.
+ * - So does a server that counts below what it has said before: its etcd was restored. From our version on it would say
+ *   nothing until it has come so far again, so it is asked where it is before a broken watch is resumed.
  * - After a list every key is delivered, changed or not: a restored etcd can reuse a resource version.
  */
 import type { Clock } from "../../platform/clock.ts";
@@ -15,7 +17,7 @@ import type { Logger } from "../../platform/log.ts";
 import { jitter, type Random } from "../../platform/random.ts";
 import type { KubeApi, Resource, Selection } from "./api.ts";
 import { isThrottled, retryAfterMs } from "./errors.ts";
-import { keyOf, type ObjectLike } from "./objects.ts";
+import { countsBelow, keyOf, type ObjectLike } from "./objects.ts";
 import { type Change, type Indexer, Store } from "./store.ts";
 
 const RECONNECT_MS_MIN = 1000;
@@ -71,6 +73,8 @@ export class Reflector<T extends ObjectLike> {
   #running: Promise<void> | undefined;
   /** Where to go on watching; null means list first. */
   #resourceVersion: string | null = null;
+  /** The last watch broke: the server may be another one. */
+  #broken = false;
   #freshMs = Number.NEGATIVE_INFINITY;
   #problem: string | null = null;
   /** Of the list and the watch under way, or of the wait between two. */
@@ -148,13 +152,18 @@ export class Reflector<T extends ObjectLike> {
     let ended = false;
     let serverWaitMs = 0;
     try {
+      if (this.#broken && this.#resourceVersion !== null && (await this.#isBelow(this.#resourceVersion, signal))) {
+        this.#resourceVersion = null;
+      }
       if (this.#resourceVersion === null) await this.#list(signal);
+      this.#broken = false;
       startMs = clock.monoMs();
       await this.#watch(this.#resourceVersion ?? "", signal);
       ended = true;
     } catch (error) {
       if (!signal.aborted) {
         this.counters.failures++;
+        this.#broken = true;
         serverWaitMs = retryAfterMs(error);
         if (!resumable(error)) this.#resourceVersion = null;
         this.#problem = error instanceof Error ? error.message : String(error);
@@ -163,6 +172,15 @@ export class Reflector<T extends ObjectLike> {
     }
     const long = clock.monoMs() - startMs >= HEALTHY_MS;
     return { healthy: long ? "long" : this.#freshMs > startMs && "heard", ended, serverWaitMs };
+  }
+
+  async #isBelow(known: string, signal: AbortSignal): Promise<boolean> {
+    const { api, resource, selection } = this.#options;
+    const version = await api.version(resource, selection, { signal });
+    const below = countsBelow(version, known);
+    if (below)
+      this.#log.warn("the API server counts below what it has said before: its etcd was restored", { version, known });
+    return below;
   }
 
   async #list(signal: AbortSignal): Promise<void> {
@@ -205,6 +223,9 @@ export class Reflector<T extends ObjectLike> {
     for await (const { type, object } of events) {
       if (signal.aborted) return;
       this.#heard();
+      const { resourceVersion: version = "" } = object?.metadata ?? {};
+      if (countsBelow(version, resourceVersion))
+        throw new HttpError("malformed", `version ${version} after ${resourceVersion}`, true);
       if (type === "DELETED" && this.#readable(object)) this.#deliver(this.store.remove(keyOf(object)));
       else if (type !== "BOOKMARK" && this.#readable(object)) this.#put(object);
       if (!signal.aborted) this.#resourceVersion = object?.metadata?.resourceVersion ?? this.#resourceVersion;
