@@ -32,6 +32,18 @@ test("a pending grant over an older Lease that moved on waits for it anew", () =
   expect(plan.requeueAfterMs).toBe(9_000);
 });
 
+test("INV-7: who was named by an edit between the reservation and the grant has taken that for his grant: he is replaced", () => {
+  const status = { generation: 2, attempt: 2, owner: owner(2, 2, ""), history: [] };
+  const pods = [aPod(2)];
+  const plan = decide(aSnapshot({ status, pods, lease: aLease(2, 7), leaseRemainingMs: 0 }));
+  expect(plan.status.owner).toBeUndefined();
+  expect(plan.status.history[0]).toMatchObject({ generation: 2, reason: "LeaseTaken" });
+  expect(kinds(plan)).not.toContain("grant");
+  // What is no generation is no grant to him either.
+  const none = decide(aSnapshot({ status, pods, lease: aLease(2, 7, { generation: null }), leaseRemainingMs: 0 }));
+  expect(kinds(none)).toContain("grant");
+});
+
 test.each([
   ["failed", aPod(1, { phase: "Failed", failure: "container app ended with exit code 3 (Error)" }), "PodFailed", 1],
   ["gone", null, "PodGone", 0],

@@ -3,7 +3,7 @@
  *
  * Does NOT protect data: waiting protects the progress of a live owner, the fence protects the data.
  */
-import { isOurs } from "../lease/record.ts";
+import { isOurs, type LeaseRecord } from "../lease/record.ts";
 import { parseReport, type RaiseFailure, type Report } from "../lease/report.ts";
 import type { Reason } from "./api/reasons.ts";
 import type { FencedJobStatus, Owner } from "./api/status.ts";
@@ -52,8 +52,8 @@ export function ownerState(owner: Owner, snapshot: Snapshot, overdueMs: number):
     if (lease.holder === null) return released(pod, leaseRemainingMs);
     return ended("LeaseTaken", `the Lease names ${lease.holder}, to whom nothing was granted`);
   }
-  // Once it was seen to name this grant, a Lease that names another is loss for the owner, whoever wrote it.
-  if (owner.leaseUID) return ended("LeaseTaken", `the Lease names generation ${lease.generation ?? "none"}`);
+  if (isLostToAnother(owner, lease))
+    return ended("LeaseTaken", `the Lease names generation ${lease.generation ?? "none"}`);
   return { kind: "granting" };
 }
 
@@ -62,6 +62,14 @@ function released(pod: PodView | undefined, leaseRemainingMs: number): OwnerStat
   // What a long-running owner ends with is not waited for: it is not the job's end.
   if (leaseRemainingMs > 0 && !pod?.longRunning) return { kind: "ending" };
   return ended(pod?.leaving ?? "Released", "the Lease was given back");
+}
+
+/**
+ * Once it was seen to name this grant, a Lease that names another is loss for the owner, whoever wrote it. And if it names
+ * another of this very pod, its sidecar has taken that for its grant: ours would be the second (INV-7).
+ */
+function isLostToAnother(owner: Owner, lease: LeaseRecord): boolean {
+  return owner.leaseUID !== undefined || (lease.holder === owner.uid && lease.generation !== null);
 }
 
 function ended(reason: Reason, message: string): OwnerState {

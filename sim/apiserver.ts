@@ -18,12 +18,15 @@ export interface Write {
   readonly author: string;
 }
 
-const KUBERNETES = "kubernetes";
+/** Who writes what no process of the world writes: people, kubelets, collectors. */
+export const KUBERNETES = "kubernetes";
 
 interface Change {
   readonly version: number;
   readonly plural: string;
   readonly object: Stored;
+  /** As it was: whoever watches by a label hears when it is taken off. */
+  readonly before: Stored | undefined;
   /** As a watch tells it. */
   readonly line: string;
 }
@@ -88,7 +91,7 @@ export class ApiServer {
     });
     this.onWrite({ plural, before, after, author });
     this.#objects.set(key, after);
-    this.#tell({ version, plural, object: after, line: lineOf(before ? "MODIFIED" : "ADDED", after) });
+    this.#tell({ version, plural, object: after, before, line: lineOf(before ? "MODIFIED" : "ADDED", after) });
     return after;
   }
 
@@ -100,7 +103,15 @@ export class ApiServer {
     this.onWrite({ plural, before, after: undefined, author: KUBERNETES });
     this.#objects.delete(key);
     const object = { ...before, metadata: { ...before.metadata, resourceVersion: String(version) } };
-    this.#tell({ version, plural, object, line: lineOf("DELETED", object) });
+    this.#tell({ version, plural, object, before, line: lineOf("DELETED", object) });
+  }
+
+  /** At once, or when its kubelet has taken it away, or whose finalizer it is. */
+  askToEnd(plural: string, name: string): void {
+    const present = this.get(plural, name);
+    if (!present || present.metadata.deletionTimestamp) return;
+    if (plural !== "pods" && !present.metadata.finalizers?.length) return this.remove(plural, name);
+    this.put(plural, { ...present, metadata: { ...present.metadata, deletionTimestamp: "2026-11-29T12:00:00Z" } });
   }
 
   snapshot(): Snapshot {
@@ -122,7 +133,7 @@ export class ApiServer {
 
   // ---- HTTP ----
 
-  /** `author`: the name of the process that asks. */
+  /** `author`: the name of the process that asks. The body is the server's own. */
   handle(method: string, path: string, body: unknown, author: string): HttpResponse {
     const url = parse(path);
     if (url.plural === "namespaces") return ok({ metadata: { name: url.name, uid: CLUSTER_UID } });
@@ -130,9 +141,9 @@ export class ApiServer {
       case "GET":
         return url.name === undefined ? this.#list(url) : this.#get(url);
       case "POST":
-        return this.#create(url, copy(body) as Stored, author);
+        return this.#create(url, body as Stored, author);
       case "PUT":
-        return this.#update(url, copy(body) as Stored, author);
+        return this.#update(url, body as Stored, author);
       case "DELETE":
         return this.#delete(url, body as { preconditions?: { uid?: string } });
       default:
@@ -174,7 +185,7 @@ export class ApiServer {
     const oldest = this.#history[0]?.version ?? this.#version + 1;
     if (version < oldest - 1) return status(410, "Expired", "too old resource version");
     for (const change of this.#history) {
-      if (change.version > version && isFor(watcher, change)) watcher.deliver(change.line);
+      if (change.version > version) tell(watcher, change);
     }
     return undefined;
   }
@@ -182,7 +193,7 @@ export class ApiServer {
   #tell(change: Change): void {
     this.#history.push(change);
     if (this.#history.length > HISTORY_MAX) this.#history.splice(0, HISTORY_MAX / 2);
-    for (const watcher of this.#watchers) if (isFor(watcher, change)) watcher.deliver(change.line);
+    for (const watcher of this.#watchers) tell(watcher, change);
   }
 
   #bookmark(): string {
@@ -225,11 +236,7 @@ export class ApiServer {
     if (!present) return notFound();
     const { uid } = options?.preconditions ?? {};
     if (uid && uid !== present.metadata.uid) return status(409, "Conflict", "another object");
-    if (plural !== "pods" && !present.metadata.finalizers?.length) this.remove(plural, name);
-    // The kubelet takes it away, or whose finalizer it is.
-    else if (!present.metadata.deletionTimestamp) {
-      this.put(plural, { ...present, metadata: { ...present.metadata, deletionTimestamp: "2026-11-29T12:00:00Z" } });
-    }
+    this.askToEnd(plural, name);
     return ok({});
   }
 }
@@ -263,8 +270,11 @@ const hasLabel = (object: Stored, selector: string | undefined): boolean =>
   selector === undefined || object.metadata.labels?.[selector] !== undefined;
 const concerns = ({ name, labelSelector }: Watcher, object: Stored): boolean =>
   (name === undefined || object.metadata.name === name) && hasLabel(object, labelSelector);
-const isFor = (watcher: Watcher, { plural, object }: Change): boolean =>
-  watcher.plural === plural && concerns(watcher, object);
+function tell(watcher: Watcher, { plural, object, before, line }: Change): void {
+  if (watcher.plural !== plural) return;
+  if (concerns(watcher, object)) watcher.deliver(line);
+  else if (before && concerns(watcher, before)) watcher.deliver(lineOf("DELETED", object));
+}
 const lineOf = (type: string, object: Stored): string => JSON.stringify({ type, object });
 
 /** Of plain JSON; many times faster than structuredClone. */

@@ -6,7 +6,7 @@ import { type FencedJobStatus, type Owner, readStatus } from "../controller/api/
 import type { Permit } from "../lease/permit.ts";
 import { type LeaseRecord, type RawLease, readLease } from "../lease/record.ts";
 import { parseReport } from "../lease/report.ts";
-import type { Stored, Write } from "./apiserver.ts";
+import { KUBERNETES, type Stored, type Write } from "./apiserver.ts";
 import type { Commit } from "./database.ts";
 import { API } from "./kubeclient.ts";
 import type { PodRuntime } from "./kubelet.ts";
@@ -19,6 +19,10 @@ export class Violation extends Error {
 
 /** Without a cut towards the database for so long, whoever blocks a raise is somebody whom it could end. */
 const UNDISTURBED_MS = 20_000;
+
+/** So many renewals in such a share of the Lease's duration, and their owner lives. */
+const RENEWALS = 3;
+const RENEWING_SHARE = 0.95;
 
 export class Checks {
   /** Pods whose application ended well. */
@@ -34,11 +38,13 @@ export class Checks {
   readonly #raisedBy = new Map<string, number>();
   readonly #raised = new Map<number, string>();
   readonly #holderOf = new Map<number, string>();
-  /** The same, as it was when the etcd was restored. */
-  #heldBefore: ReadonlyMap<number, string> = new Map();
   readonly #generationOf = new Map<string, number>();
+  /** All that ever was, also in what etcd has forgotten: a grant may be on its way. */
+  readonly #reserved = new Set<string>();
   readonly #permits = new Map<string, { permit: Permit; process: Process }>();
   #leaseGeneration = 0;
+  /** Of each holder: when its last renewals were stored. */
+  readonly #renewedMs = new Map<string, number[]>();
 
   constructor(world: World) {
     this.#world = world;
@@ -105,10 +111,15 @@ export class Checks {
   // ---- the API server ----
 
   write({ plural, before, after, author }: Write): void {
-    if (plural === "fencedjobs" && before && after) this.#status(statusOf(before), statusOf(after));
+    // What people write is theirs to answer for.
+    const byPeople = author === KUBERNETES;
+    if (plural === "fencedjobs" && before && after && !byPeople) {
+      this.#status(statusOf(before), statusOf(after));
+      this.#ended(statusOf(before), statusOf(after), author);
+    }
     if (plural === "leases" && after?.metadata.name.startsWith(CONTROLLERS_LEASE)) {
       this.#elected(before && readLease(before as RawLease), readLease(after as RawLease), after.metadata.name);
-    } else if (plural === "leases" && after) {
+    } else if (plural === "leases" && after && !byPeople) {
       const [old, next] = [before ? readLease(before as RawLease) : null, readLease(after as RawLease)];
       this.#lease(old, next);
       this.#byItsHolder(old, next, author);
@@ -116,9 +127,11 @@ export class Checks {
     if (plural === "pods" && before && after) this.#podDeleted(before, after);
   }
 
-  /** etcd is what it was: numbers that it had given out are given out again, and must be refused by the database. */
-  etcdRestored(): void {
-    this.#heldBefore = new Map(this.#holderOf);
+  /**
+   * etcd is what it was, or the job was made anew, or its status is lost: numbers that were given out are given out again, and
+   * must be refused by the database.
+   */
+  forgotten(): void {
     this.#holderOf.clear();
     this.#generationOf.clear();
     this.#leaseGeneration = 0;
@@ -136,9 +149,26 @@ export class Checks {
       if (after.attempt < before.attempt) violated("an attempt was taken back");
     }
     if (owner && owner.uid !== before.owner?.uid) this.#granted(owner, after.generation);
+    // A write of before the restore, on a version that was given out a second time, may complete it too: the database stands.
+    if (this.#world.versionsReused) return;
     if (isComplete(after) && !isComplete(before) && !this.succeeded.has(before.owner?.uid ?? "")) {
       violated("INV-9: completed by one that is not the owner in force, or has not succeeded");
     }
+  }
+
+  /** Nobody loses the job for a Lease that he renews, or that nobody has touched. */
+  #ended({ owner }: FencedJobStatus, after: FencedJobStatus, author: string): void {
+    const [last] = after.history;
+    if (!owner || last?.uid !== owner.uid || after.owner?.uid === owner.uid) return;
+    if (!this.#world.edited && (last.reason === "LeaseTaken" || last.reason === "LeaseDeleted")) {
+      violated(`${owner.pod} was replaced for ${last.reason}, and nobody had touched the Lease`);
+    }
+    if (last.reason !== "LeaseExpired" || !this.#world.isUndisturbed([API, author], UNDISTURBED_MS)) return;
+    const lease = this.#world.apiServer.get("leases", this.#world.job);
+    const sinceMs =
+      this.#world.scheduler.nowMs - (lease ? readLease(lease as RawLease).durationMs * RENEWING_SHARE : 0);
+    const renewals = (this.#renewedMs.get(owner.uid) ?? []).filter((ms) => ms > sinceMs);
+    if (renewals.length >= RENEWALS) violated(`${owner.pod} was replaced though it renews`);
   }
 
   #granted(owner: Owner, reserved: number): void {
@@ -151,22 +181,25 @@ export class Checks {
     if (owner.generation !== reserved) violated("INV-8: the grant is not the reserved generation");
     this.#holderOf.set(owner.generation, owner.uid);
     this.#generationOf.set(owner.uid, owner.generation);
+    this.#reserved.add(`${owner.generation} ${owner.uid}`);
   }
 
   #lease(before: LeaseRecord | null, after: LeaseRecord): void {
     const { holder, generation } = after;
-    if (before?.holder === holder && before.generation === generation) return this.#report(after);
+    if (before?.holder === holder && before.generation === generation) {
+      const renewals = this.#renewedMs.get(holder ?? "") ?? [];
+      this.#renewedMs.set(holder ?? "", [...renewals.slice(1 - RENEWALS), this.#world.scheduler.nowMs]);
+      return this.#report(after);
+    }
     if (holder === null) {
       if (before && before.generation !== generation) violated("INV-6: a release changed the generation");
       return;
     }
     this.#world.tell(`lease -> ${after.holderPod} ${generation}`);
-    // A grant that was on its way when the etcd was restored: what it reserved is forgotten there; the database is the floor.
-    const onItsWay =
-      this.#world.undisturbedMs(API) < UNDISTURBED_MS ? this.#heldBefore.get(generation ?? 0) : undefined;
-    if (holder !== (this.#holderOf.get(generation ?? 0) ?? onItsWay)) {
-      violated("INV-8: the Lease names what was not reserved");
-    }
+    if (!this.#reserved.has(`${generation} ${holder}`)) violated("INV-8: the Lease names what was not reserved");
+    // What is no generation is no grant to a sidecar either.
+    const named = before?.holder === holder && before.generation !== null;
+    if (named) violated(`INV-7: ${after.holderPod}, which the Lease had named, was granted again`);
     if ((generation ?? 0) < this.#leaseGeneration) violated("the Lease went back");
     this.#leaseGeneration = generation ?? 0;
     if (before?.holder) this.#claimed(before);
@@ -200,14 +233,14 @@ export class Checks {
     if (after.holder === null || after.holder === before?.holder) return;
     this.#world.tell(`elected ${after.holderPod} ${after.generation}`);
     if (before && (after.generation ?? 0) <= (before.generation ?? 0)) violated("INV-8: an election went back");
-    if (this.#world.controllersClocksLie || this.#world.undisturbedMs(API) < UNDISTURBED_MS) return;
+    if (this.#world.controllersClocksLie || !this.#world.isUndisturbed([API], UNDISTURBED_MS)) return;
     const other = this.#world.leaders(lease)[0];
     if (other) violated(`INV-5: ${after.holderPod} was elected while ${other} had a valid permit`);
   }
 
   #report({ report }: LeaseRecord): void {
     const failure = parseReport(report)?.failures.find(({ code }) => code === "LF004");
-    if (failure && this.#world.undisturbedMs("ledger") > UNDISTURBED_MS) {
+    if (failure && this.#world.isUndisturbed(["ledger"], UNDISTURBED_MS)) {
       violated(`INV-13: a raise was blocked by clients: ${failure.message}`);
     }
   }
@@ -215,10 +248,11 @@ export class Checks {
   #podDeleted(before: Stored, after: Stored): void {
     if (before.metadata.deletionTimestamp || !after.metadata.deletionTimestamp) return;
     // On its way when the etcd was restored: to a pod that is the owner again.
-    if (this.#world.undisturbedMs(API) < UNDISTURBED_MS) return;
-    const job = this.#world.apiServer.get("fencedjobs", this.#world.config.job);
+    if (!this.#world.isUndisturbed([API], UNDISTURBED_MS)) return;
+    const job = this.#world.apiServer.get("fencedjobs", this.#world.job);
     const { owner } = statusOf(job);
-    if (owner?.uid === after.metadata.uid && !job?.spec.suspend && !this.#world.deletes.has(after.metadata.uid)) {
+    const stops = !job || job.spec.suspend || job.metadata.deletionTimestamp;
+    if (owner?.uid === after.metadata.uid && !stops && !this.#world.deletes.has(after.metadata.uid)) {
       violated(`the owner in force, ${owner?.pod}, was deleted`);
     }
   }

@@ -25,7 +25,18 @@ export type FaultKind =
   | "copyBackVolume"
   | "restoreEtcd"
   | "compactEtcd"
-  | "setWall";
+  | "setWall"
+  | "nameAnotherPod"
+  | "writeGeneration"
+  | "writeDuration"
+  | "writeReport"
+  | "takeLabelOff"
+  | "deleteLease"
+  | "suspendJob"
+  | "changeImage"
+  | "shortenLease"
+  | "remakeJob"
+  | "loseStatus";
 
 export interface Fault {
   readonly atMs: number;
@@ -61,6 +72,17 @@ const WEIGHTS: Readonly<Record<FaultKind, number>> = {
   restoreEtcd: 2,
   compactEtcd: 2,
   setWall: 2,
+  nameAnotherPod: 4,
+  writeGeneration: 2,
+  writeDuration: 1,
+  writeReport: 1,
+  takeLabelOff: 1,
+  deleteLease: 2,
+  suspendJob: 2,
+  changeImage: 2,
+  shortenLease: 2,
+  remakeJob: 2,
+  loseStatus: 2,
 };
 const KINDS = Object.keys(WEIGHTS) as FaultKind[];
 const TOTAL = Object.values(WEIGHTS).reduce((a, b) => a + b);

@@ -3,7 +3,7 @@ import { drawFaults, type Fault } from "./faults.ts";
 import { streamOf } from "./process.ts";
 import { World } from "./world.ts";
 
-const HISTORY_MS = 120_000;
+const HISTORY_MS = 90_000;
 
 export interface Outcome {
   readonly seed: number;

@@ -133,4 +133,101 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
       to: "const next = Math.max(1, this.#highest);",
     },
   ],
+  "a Lease that was granted for longer is taken after the time of the present spec (INV-5)": [
+    { file: "lease/observe.ts", from: "Math.max(record.durationMs, specMs)", to: "specMs" },
+  ],
+  "a release compares neither holder nor generation (INV-6)": [
+    {
+      file: "lease/holder.ts",
+      from: 'if (read.kind !== "ok" || !isOurs(readLease(read.lease), grant)) return;',
+      to: 'if (read.kind !== "ok") return;',
+    },
+    { file: "lease/record.ts", from: "if (!isOurs(readLease(raw), me)) {", to: "if (raw === null) {" },
+    { file: "sidecar/sidecar.ts", from: "if (!held) return;", to: "" },
+  ],
+  "a loss is not noticed: whatever is read is renewed (INV-6)": [
+    { file: "lease/holder.ts", from: "    if (!isOurs(record, grant)) {", to: "    if (raw === null) {" },
+    { file: "lease/record.ts", from: "if (!isOurs(readLease(raw), me)) {", to: "if (raw === null) {" },
+  ],
+  "a reservation is not conditional on the version of the status (INV-8)": [
+    {
+      file: "controller/reconciler.ts",
+      from: "await api.update(RESOURCES.fencedJobs, { ...job, status },",
+      to: 'await api.update(RESOURCES.fencedJobs, { ...job, metadata: { ...job.metadata, resourceVersion: (await this.#get<FencedJob>("fencedJobs", job.metadata.namespace, job.metadata.name))?.metadata.resourceVersion }, status } as FencedJob,',
+    },
+  ],
+  "an absent pod is believed from the cache (INV-5)": [
+    {
+      file: "controller/reconciler.ts",
+      from: 'const pod = await this.#get<RawPod>("pods", namespace, one.pod);\n      if (pod?.metadata.uid !== one.uid) continue;',
+      to: "const pod = null as RawPod | null;\n      if (pod?.metadata.uid !== one.uid) continue;",
+    },
+  ],
+  "an expired Lease is believed from the cache": [
+    {
+      file: "controller/reconciler.ts",
+      from: "if (owner ? this.#isHeld(record, owner, memory, timing) : record || !candidates.length) return record;",
+      to: "if (record || !candidates.length) return record;",
+    },
+  ],
+  "a living holder of an earlier FencedJob is not waited for (INV-5)": [
+    {
+      file: "controller/ownership.ts",
+      from: "if (holder ? !isAlive(holder) : !snapshot.holderElsewhere) return true;",
+      to: "if (!holder || !isAlive(holder)) return true;",
+    },
+  ],
+  "a refusal for good is tried again for ever (INV-11)": [
+    {
+      file: "sidecar/raiser.ts",
+      from: "const { code, hint, final } = error;",
+      to: "const { code, hint } = error;\n    const final = false;",
+    },
+  ],
+  "a pod that the database has superseded does not tell (INV-11)": [
+    { file: "sidecar/sidecar.ts", from: "void raiser.superseded(one, why);", to: "" },
+  ],
+  "the commit of a raise is not waited for (INV-4)": [
+    {
+      file: "fence/move.ts",
+      from: '      await client.query("COMMIT");\n',
+      to: '      void client.query("COMMIT").catch(() => {});\n',
+    },
+  ],
+  "the fence's own: a raise to an equal generation passes (INV-2)": [
+    { file: "sim/database.ts", from: "if (row.generation >= generation)", to: "if (row.generation > generation)" },
+  ],
+  "the fence's own: who has raised before is not looked up (INV-7)": [
+    { file: "sim/database.ts", from: "if (state.claims.has(holder))", to: "if (state.claims === null)" },
+  ],
+  "the fence's own: those inside the gate are not waited for (INV-3)": [
+    {
+      file: "sim/database.ts",
+      from: 'if (open || other === current) await locks.take(gate(other), this, "exclusive", this.#lockTimeoutMs);',
+      to: "void [other, open, current, locks];",
+    },
+    { file: "sim/database.ts", from: "return this.endSessions(below);", to: "return below ? [] : [];" },
+  ],
+  "the fence's own: the older gate is left open (INV-3)": [
+    {
+      file: "sim/database.ts",
+      from: "for (const other of state.gates.keys()) state.gates.set(other, false);",
+      to: "",
+    },
+    { file: "sim/database.ts", from: 'throw new SqlError("LF001", "over");', to: "return;" },
+  ],
+  "the fence's own: the history is not compared (INV-3)": [
+    {
+      file: "sim/database.ts",
+      from: 'if (row.incarnation !== incarnation) throw new SqlError("LF003", "another history");',
+      to: "void incarnation;",
+    },
+  ],
+  "the fence's own: two raises go on at once (INV-1)": [
+    {
+      file: "sim/database.ts",
+      from: 'await this.#database.locks.take("row", this, "exclusive", this.#lockTimeoutMs);',
+      to: "",
+    },
+  ],
 };

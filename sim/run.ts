@@ -1,6 +1,7 @@
 /**
  * `make sim SEEDS=1000`: plays that many histories on all cores, each from its own seed. A broken one is made smaller,
- * and told with its seed and faults; `node sim/run.ts --trace 17` plays one again and tells everything.
+ * and told with its seed and faults; `node sim/run.ts --trace 17` plays one again and tells everything; `--first` ends at the
+ * first that breaks.
  */
 import { availableParallelism } from "node:os";
 import { parseArgs } from "node:util";
@@ -8,7 +9,7 @@ import { Worker } from "node:worker_threads";
 import { faultsOf, play, shrink } from "./history.ts";
 import type { Played } from "./worker.ts";
 
-const USAGE = "node sim/run.ts [--seeds 1000] [--from 1] [--trace <seed>]";
+const USAGE = "node sim/run.ts [--seeds 1000] [--from 1] [--first] [--trace <seed>]";
 const STORY_LINES = 60;
 const BATCH = 25;
 /** More say nothing new. */
@@ -19,10 +20,12 @@ const { values } = parseArgs({
     seeds: { type: "string", default: "1000" },
     from: { type: "string", default: "1" },
     trace: { type: "string" },
+    first: { type: "boolean", default: false },
   },
 });
 
 if (values.trace !== undefined) await trace(number("trace", values.trace));
+else if (values.first) await untilBroken(number("from", values.from), number("seeds", values.seeds));
 else await playAll(number("from", values.from), number("seeds", values.seeds));
 
 function number(name: string, text: string): number {
@@ -37,6 +40,17 @@ async function trace(seed: number): Promise<void> {
   console.log(world.story.join("\n"));
   console.log(error ? `broken: ${error.stack}` : "nothing broke");
   process.exitCode = error ? 1 : 0;
+}
+
+/** In this thread and in their order, up to the first that breaks, which is told as it is. */
+async function untilBroken(from: number, count: number): Promise<void> {
+  for (let seed = from; seed < from + count; seed++) {
+    const { error } = await play(seed);
+    if (!error) continue;
+    console.log(`seed ${seed}: ${error.message}`);
+    process.exitCode = 1;
+    return;
+  }
 }
 
 async function playAll(from: number, count: number): Promise<void> {

@@ -10,7 +10,7 @@ import type { Process } from "./process.ts";
 import { Session } from "./sqlclient.ts";
 
 const CONNECTIONS = 2;
-const THINK_MS_MAX = 1_500;
+const THINK_MS_MAX = 2_000;
 /** A transaction stays open for so long, now and then. */
 const IDLE_MS_MAX = 8_000;
 const IDLE_SHARE = 0.1;

@@ -4,7 +4,6 @@
  */
 import { readStatus } from "../controller/api/status.ts";
 import { type Loops, startLoops } from "../controller/loops.ts";
-import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import { DEFAULT_ELECTION_TIMING } from "../lease/timing.ts";
 import type { Fields, Logger } from "../platform/log.ts";
 import type { Random } from "../platform/random.ts";
@@ -15,12 +14,15 @@ import type { Fault } from "./faults.ts";
 import { API, kubeClient } from "./kubeclient.ts";
 import { PodRuntime } from "./kubelet.ts";
 import { Network } from "./network.ts";
+import { People, templateOf } from "./people.ts";
 import { newProcess, type Process } from "./process.ts";
 import { Scheduler } from "./scheduler.ts";
 
 export const DATABASE = "ledger";
 const CONTROLLERS = 2;
 export const CONTROLLERS_LEASE = "controllers";
+/** By the seed. */
+const STANDBYS = [1, 0, 0, 2, 0, 0];
 const RESTART_MS = 3_000;
 const NOTICED_MS = 50;
 /** Whether the job has ended. */
@@ -29,21 +31,22 @@ const LOOK_MS = 1_000;
 const FADES_MS = 6_000;
 const SNAPSHOT_MS = 5_000;
 const WORK_MS_MIN = 5_000;
-const WORK_MS_MAX = 110_000;
+const WORK_MS_MAX = 80_000;
 /** Behind the end of the job: what comes late. */
 const AFTERMATH_MS = 15_000;
 /** Of a lost node: its pods are taken away. */
 const EVICTED_MS = 30_000;
 const FOR_EVER_MS = 1e9;
 const STORY_MAX = 400;
+const RUNS_PER_SECOND_MAX = 8;
 /** Nothing goes wrong any more; the job must end within this. */
 const CALM_MS_MAX = 600_000;
-const TIMING = { durationMs: 10_000, renewIntervalMs: 3_000, requestTimeoutMs: 2_000, marginMs: 1_000 };
 
 interface Controller {
   readonly process: Process;
   readonly loops: Loops;
   readonly lease: string;
+  readonly sinceMs: number;
 }
 
 export class World {
@@ -54,27 +57,20 @@ export class World {
   readonly database = new Database(this.scheduler);
   readonly checks = new Checks(this);
   readonly pods = new Map<string, PodRuntime>();
-  readonly config: SidecarConfig = {
-    namespace: "n",
-    job: "run",
-    fenceName: "n/run",
-    issuer: "cluster-1",
-    timing: TIMING,
-    drainMs: 2_000,
-    databases: [{ name: DATABASE, port: 5432, secretName: "s", dir: "" }],
-    tokenDir: "",
-    httpPort: 0,
-  };
+  readonly job = "run";
   /** A machine was suspended with its clock: time that passed does not show there. */
   clocksLie = false;
   controllersClocksLie = false;
   wasRestored = false;
   /** The etcd was restored without raising its versions. */
   versionsReused = false;
+  /** Somebody has edited, deleted or restored what is the controllers'. */
+  edited = false;
   /** Pods that somebody has deleted. */
   readonly deletes = new Set<string>();
   readonly story: string[] = [];
   failure: unknown;
+  readonly #people: People;
   readonly #traced: boolean;
   readonly #controllers: Controller[] = [];
   readonly #snapshots: { etcd: Snapshot; database: ReturnType<Database["snapshot"]> }[] = [];
@@ -88,6 +84,15 @@ export class World {
     this.seed = seed;
     this.#traced = traced;
     this.network = new Network(this.scheduler, seed);
+    this.#people = new People({
+      apiServer: this.apiServer,
+      scheduler: this.scheduler,
+      job: this.job,
+      onForgotten: () => {
+        this.#disturb(API, 0);
+        this.checks.forgotten();
+      },
+    });
     this.apiServer.onWrite = (write) => {
       this.guarded(() => this.checks.write(write));
       const { plural, after, author } = write;
@@ -116,9 +121,9 @@ export class World {
     this.failure ??= new Violation(`${what}: ${error instanceof Error ? error.stack : error}`);
   }
 
-  /** For how long nothing has disturbed the way to a place. */
-  undisturbedMs(place: string): number {
-    return this.scheduler.nowMs - (this.#disturbedMs.get(place) ?? Number.NEGATIVE_INFINITY);
+  /** Whether nothing has disturbed these places and processes for so long. */
+  isUndisturbed(names: readonly string[], ms: number): boolean {
+    return names.every((name) => this.scheduler.nowMs - (this.#disturbedMs.get(name) ?? Number.NEGATIVE_INFINITY) > ms);
   }
 
   loggerOf(process: Process): Logger {
@@ -134,12 +139,12 @@ export class World {
     this.apiServer.put("fencedjobs", {
       apiVersion: "fencedjob.dev/v1alpha1",
       kind: "FencedJob",
-      metadata: { name: this.config.job, generation: 1 },
+      metadata: { name: this.job, generation: 1 },
       spec: {
         databases: [{ name: DATABASE, secretName: "s" }],
         backoffLimit: 1_000,
-        standbys: { count: this.seed % 3 === 0 ? 1 : 0 },
-        template: { spec: { restartPolicy: "Never", containers: [{ name: "app", image: "x" }] } },
+        standbys: { count: STANDBYS[this.seed % STANDBYS.length] },
+        template: templateOf("image"),
       },
     });
     for (let i = 0; i < CONTROLLERS; i++) this.#startController(i);
@@ -150,16 +155,28 @@ export class World {
     this.tell("calm");
     for (let endMs = untilMs; !this.#completed(); endMs += LOOK_MS) {
       if (endMs > untilMs + CALM_MS_MAX) {
-        const { summary, conditions } = readStatus(this.apiServer.get("fencedjobs", this.config.job)?.status);
+        const { summary, conditions } = readStatus(this.apiServer.get("fencedjobs", this.job)?.status);
         throw new Violation(`INV-11: the job does not end: ${summary} ${JSON.stringify(conditions)}`);
       }
+      this.#people.resume();
       await this.#run(endMs + LOOK_MS);
     }
     await this.#run(this.scheduler.nowMs + AFTERMATH_MS);
+    // Where versions were given out again a stale controller conflicts with itself, over and over: nothing of it takes effect.
+    if (!this.versionsReused) for (const controller of this.#controllers) this.#mustRest(controller);
+  }
+
+  /** A controller that drives itself in circles would look healthy otherwise. */
+  #mustRest({ process, loops, sinceMs }: Controller): void {
+    const runs = loops.counters.runs;
+    const seconds = (this.scheduler.nowMs - sinceMs) / 1000;
+    if (runs > RUNS_PER_SECOND_MAX * (seconds + 1)) {
+      throw new Violation(`${process.name}: ${runs} reconciles in ${seconds} s`);
+    }
   }
 
   #completed(): boolean {
-    return this.apiServer.get("fencedjobs", this.config.job)?.status?.completionTime !== undefined;
+    return this.apiServer.get("fencedjobs", this.job)?.status?.completionTime !== undefined;
   }
 
   #run(untilMs: number): Promise<void> {
@@ -191,6 +208,7 @@ export class World {
     this.#freezes.delete(author);
     this.tell(`${author} freezes behind its write`);
     controller.process.pause(ms);
+    this.#disturb(author, ms);
   }
 
   #startController(index: number): void {
@@ -210,7 +228,7 @@ export class World {
       random: process.random,
       log: this.loggerOf(process),
     });
-    this.#controllers[index] = { process, loops, lease: lease.name };
+    this.#controllers[index] = { process, loops, lease: lease.name, sinceMs: this.scheduler.nowMs };
   }
 
   /** Alive, and in possession of a valid permit. */
@@ -248,12 +266,17 @@ export class World {
     this.scheduler.at(this.scheduler.nowMs + SNAPSHOT_MS, () => this.#takeSnapshots());
   }
 
-  #befall({ kind, which, lastsMs }: Fault): unknown {
+  #befall(fault: Fault): unknown {
+    const { kind, which, lastsMs } = fault;
     const living = [...this.pods.values()].filter(({ over, silent }) => !over && !silent);
     const pod = living[Math.floor(which * living.length)];
     const index = Math.floor(which * CONTROLLERS);
     const controller = this.#controllers[index]?.process;
     this.tell(`${kind} ${pod?.name ?? ""} ${(lastsMs / 1000).toFixed(1)} s`);
+    if (this.#people.act(fault, pod?.uid)) {
+      this.edited = true;
+      return this.#disturb(API, lastsMs);
+    }
     switch (kind) {
       case "freezePod":
         // A raise that stands still with its pod ends nobody's sessions.
@@ -279,15 +302,19 @@ export class World {
         this.#disturb(DATABASE, lastsMs);
         return pod && this.network.cut(pod.process.name, DATABASE, lastsMs);
       case "cutController":
+        if (controller) this.#disturb(controller.name, lastsMs);
         return controller && this.network.cut(controller.name, API, lastsMs);
       case "cutApi":
+        this.#disturb(API, lastsMs);
         return this.network.cut("*", API, lastsMs);
       case "slowNetwork":
         this.#disturb(DATABASE, lastsMs);
+        this.#disturb(API, lastsMs);
         return this.network.slow(lastsMs, 2_000);
       case "crashController":
         return this.#restartController(index);
       case "freezeController":
+        if (controller) this.#disturb(controller.name, lastsMs);
         return controller && this.#freezeController(controller, lastsMs);
       case "freezeControllerMidway":
         return controller && this.#freezes.set(controller.name, lastsMs);
@@ -310,6 +337,8 @@ export class World {
         if (pod) pod.process.wallOffsetMs += (which - 0.5) * 120_000;
         if (controller) controller.wallOffsetMs += (0.5 - which) * 120_000;
         return;
+      default:
+        throw new Error(`nobody does ${kind}`);
     }
   }
 
@@ -321,10 +350,7 @@ export class World {
     const stored = pod && this.apiServer.get("pods", pod.name);
     if (!stored || stored.metadata.uid !== pod.uid || stored.metadata.deletionTimestamp) return;
     this.deletes.add(pod.uid);
-    this.apiServer.put("pods", {
-      ...stored,
-      metadata: { ...stored.metadata, deletionTimestamp: "2026-11-29T12:00:00Z" },
-    });
+    this.apiServer.askToEnd("pods", pod.name);
   }
 
   /** Its pod goes on and is heard of by nobody, or has ended with it; after a while it is taken away by force. */
@@ -379,8 +405,9 @@ export class World {
     // conditional write of before can meet another object's version: then the database alone is the authority.
     const bumped = this.seed % 4 < 2;
     this.versionsReused ||= !bumped;
+    this.edited = true;
     this.#disturb(API, 0);
-    this.checks.etcdRestored();
+    this.checks.forgotten();
     this.apiServer.restore(back.etcd, bumped);
     this.#kubelets();
   }
