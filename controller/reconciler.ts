@@ -52,6 +52,9 @@ export const FINALIZER = "fencedjob.dev/fence";
 /** A template that the API server refused may be accepted later (quota, a policy): it is asked again. */
 const REFUSED_TEMPLATE_RETRY_MS = 30_000;
 
+/** A watch that does not show our own write for so long is not merely behind. */
+const WATCH_BEHIND_MS_MAX = 10_000;
+
 /** A reconcile that is to look at a Lease waits its turn; only more than that is an API server that did not answer. */
 const SIGHT_DELAY_MS = 500;
 
@@ -61,7 +64,7 @@ interface Memory {
   uid?: string;
   observation?: Observation;
   /** What we wrote last, while the watch still shows one of the versions that it supersedes. */
-  written?: { supersedes: Set<string>; job: FencedJob };
+  written?: { supersedes: Set<string>; job: FencedJob; atMs: number };
   template?: { generation: number; verdict: TemplateVerdict; atMs: number };
   /** Why the last pod could not be created, until one can. */
   creationProblem?: string;
@@ -93,8 +96,7 @@ export class Reconciler {
       return { kind: "done" };
     }
     const memory = this.#about(key, stored.metadata.uid);
-    if (!memory.written?.supersedes.has(stored.metadata.resourceVersion ?? "")) delete memory.written;
-    const job = memory.written?.job ?? stored;
+    const job = await this.#present(stored, memory);
     const snapshot = await this.#gather(key, job, memory);
     const plan = decide(snapshot);
     await this.#apply(job, snapshot, plan, memory);
@@ -102,6 +104,24 @@ export class Reconciler {
     const ms = Math.min(plan.requeueAfterMs ?? Number.POSITIVE_INFINITY, retryMs);
     return Number.isFinite(ms) ? { kind: "requeueAfter", ms } : { kind: "done" };
   };
+
+  /**
+   * What to decide on: our own last write, as long as the watch shows what it supersedes. Not for ever: a restored etcd gives versions
+   * out a second time, and what was written may be gone there.
+   */
+  async #present(stored: FencedJob, memory: Memory): Promise<FencedJob> {
+    const { written } = memory;
+    const { namespace, name, uid, resourceVersion = "" } = stored.metadata;
+    if (!written?.supersedes.has(resourceVersion)) {
+      delete memory.written;
+      return stored;
+    }
+    if (this.#parts.clock.monoMs() - written.atMs < WATCH_BEHIND_MS_MAX) return written.job;
+    const live = await this.#get<FencedJob>("fencedJobs", namespace, name);
+    if (live?.metadata.uid === uid) this.#wrote(memory, stored, live);
+    else delete memory.written;
+    return memory.written?.job ?? stored;
+  }
 
   #of(key: string): Memory {
     const memory = this.#memory.get(key) ?? { burned: new Set<number>() };
@@ -241,7 +261,13 @@ export class Reconciler {
     const { api, events } = this.#parts;
     const status = JSON.parse(JSON.stringify(plan.status));
     if (!isDeepStrictEqual(status, job.status)) {
-      this.#wrote(memory, job, await api.update(RESOURCES.fencedJobs, { ...job, status }, { subresource: "status" }));
+      try {
+        this.#wrote(memory, job, await api.update(RESOURCES.fencedJobs, { ...job, status }, { subresource: "status" }));
+      } catch (error) {
+        // Whatever was decided on is not what is there: it is read anew.
+        if (isConflict(error) && memory.written) memory.written.atMs = Number.NEGATIVE_INFINITY;
+        throw error;
+      }
     }
     for (const { type, reason, message } of plan.events) {
       events.record(job as unknown as KubeObject, { type, reason, action: "Reconcile", note: message });
@@ -306,7 +332,8 @@ export class Reconciler {
   /** The watch shows our own write a moment later; until then the versions before it must not be decided on again. */
   #wrote(memory: Memory, { metadata }: FencedJob, job: FencedJob): void {
     const supersedes = memory.written?.supersedes ?? new Set();
-    memory.written = { supersedes: supersedes.add(metadata.resourceVersion ?? ""), job };
+    const atMs = this.#parts.clock.monoMs();
+    memory.written = { supersedes: supersedes.add(metadata.resourceVersion ?? ""), job, atMs };
   }
 
   async #createPod(

@@ -246,7 +246,10 @@ export class World {
 
   #restartController(index: number): void {
     this.#controllers[index]?.process.kill();
-    this.scheduler.at(this.scheduler.nowMs + RESTART_MS, () => this.#startController(index));
+    this.scheduler.at(this.scheduler.nowMs + RESTART_MS, () => {
+      // Killed a second time while it was being started: it is started once.
+      if (!this.#controllers[index]?.process.alive) this.#startController(index);
+    });
   }
 
   #kubelets(): void {
@@ -400,7 +403,8 @@ export class World {
 
   #restoreEtcd(which: number): void {
     const back = this.#snapshots[Math.floor(which * this.#snapshots.length)];
-    if (!back) return;
+    // From the moment between a deletion and the making anew: nobody would make it anew then.
+    if (!back?.etcd.objects.has(`fencedjobs/${this.job}`)) return;
     // As one should: its versions go on above all that anybody has seen. Without that they are given out a second time, and a
     // conditional write of before can meet another object's version: then the database alone is the authority.
     const bumped = this.seed % 4 < 2;
