@@ -99,15 +99,19 @@ async function takeover(candidates: number): Promise<string[]> {
   const status = async () =>
     readStatus((await api.get<RawObject>(RESOURCES.fencedJobs, { namespace, name: "run" })).status);
   const podsOfJob = async (): Promise<RawObject[]> => (await api.list<RawObject>(RESOURCES.pods, { namespace })).items;
+  const run = async (pod: RawObject): Promise<ModelledPod> => {
+    const running = await runPod(api, new LeaseClient(counted(asked), { namespace, name: "run" }), pod, TIMING);
+    pods.push(running);
+    return running;
+  };
+  const owner = await run(await until(async () => (await podsOfJob())[0] ?? null, 120_000));
+  await owner.granted;
+  // They start when the owner has raised.
   const all = await until(async () => {
     const items = await podsOfJob();
     return items.length === candidates + 1 && items;
   }, 120_000);
-  for (const pod of all) {
-    const lease = new LeaseClient(counted(asked), { namespace, name: "run" });
-    pods.push(await runPod(api, lease, pod, TIMING));
-  }
-  const owner = await Promise.race(pods.map((pod) => pod.granted.then(() => pod)));
+  for (const pod of all) if (pod.metadata.name !== owner.name) await run(pod);
   await until(async () =>
     (await status()).conditions.some(({ type, reason }) => type === "Owned" && reason === "Granted"),
   );

@@ -403,8 +403,9 @@ export class World {
 
   #restoreEtcd(which: number): void {
     const back = this.#snapshots[Math.floor(which * this.#snapshots.length)];
-    // From the moment between a deletion and the making anew: nobody would make it anew then.
-    if (!back?.etcd.objects.has(`fencedjobs/${this.job}`)) return;
+    // Into the middle of a deletion: nobody would make the job anew then.
+    const job = back?.etcd.objects.get(`fencedjobs/${this.job}`);
+    if (!back || !job || job.metadata.deletionTimestamp) return;
     // As one should: its versions go on above all that anybody has seen. Without that they are given out a second time, and a
     // conditional write of before can meet another object's version: then the database alone is the authority.
     const bumped = this.seed % 4 < 2;

@@ -9,6 +9,7 @@ import type { LeaseClient } from "../lease/client.ts";
 import { Holder } from "../lease/holder.ts";
 import { Permit } from "../lease/permit.ts";
 import type { Grant } from "../lease/record.ts";
+import { formatReport } from "../lease/report.ts";
 import type { LeaseTiming } from "../lease/timing.ts";
 import { systemClock } from "../platform/clock.ts";
 import { silentLogger } from "../platform/log.ts";
@@ -38,6 +39,7 @@ export async function runPod(
   const where = { ...(namespace !== undefined && { namespace }), name };
   const stop = new AbortController();
   const permit = new Permit();
+  let generation = 0;
   const holder = new Holder({
     api: lease,
     clock: systemClock,
@@ -46,7 +48,7 @@ export async function runPod(
     timing,
     permit,
     holder: uid,
-    report: () => "",
+    report: () => reportOf(generation),
   });
   const say = (phase: string): Promise<RawObject> =>
     api.patch(
@@ -65,6 +67,7 @@ export async function runPod(
   const granted = holder.waitForGrant(stop.signal);
   granted
     .then((grant) => {
+      generation = grant.generation;
       permit.open();
       return holder.hold(grant, stop.signal);
     })
@@ -85,4 +88,10 @@ export async function runPod(
       await api.delete(RESOURCES.pods, where, { gracePeriodSeconds: 0, preconditions: { uid } });
     },
   };
+}
+
+/** As of a raise that took no time. */
+function reportOf(generation: number): string {
+  const raised = { previousGeneration: null, incarnation: "x", tookMs: 1, sessionsEnded: 0, closed: false };
+  return formatReport({ generation, fences: [{ database: "ledger", generation, ...raised }], failures: [] });
 }
