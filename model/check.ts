@@ -26,7 +26,8 @@ for (const [name, bounds] of Object.entries(CASES)) {
 }
 for (const { name, define, bounds, breaks } of MUTANTS) {
   const { broken } = await check(bounds, define);
-  tell(broken === breaks, `refuted: ${name}: ${broken ?? "NOT NOTICED"}${broken === breaks ? "" : `, not ${breaks}`}`);
+  const noticed = broken !== null && [breaks].flat().includes(broken);
+  tell(noticed, `refuted: ${name}: ${broken ?? "NOT NOTICED"}${noticed ? "" : `, not ${breaks}`}`);
 }
 console.log(`${passed} passed, ${failed} failed`);
 process.exitCode = failed > 0 ? 1 : 0;
