@@ -31,6 +31,8 @@ export interface SidecarOfTestOptions {
   readonly socketDir?: string;
   readonly takeOver?: TakeOver;
   readonly purpose?: "close";
+  readonly application?: "Started";
+  readonly startWire?: typeof startWire;
   /** Names of databases that have left the spec. */
   readonly closes?: readonly string[];
   /** Names; by default `ledger` alone. */
@@ -99,6 +101,7 @@ export class Sidecars {
         ...(purpose && { purpose }),
         ...(takeOver && { takeOver }),
         ...(options.closes && { closes: options.closes.map((name) => this.#database(name, 5432)) }),
+        application: options.application ?? "NotStarted",
         timing: TIMING,
         drainMs: 200,
         databases: databases.map((name, index) => ({
@@ -107,6 +110,7 @@ export class Sidecars {
         })),
         tokenDir: this.dir,
         httpPort,
+        lastWordsPath,
       },
       pod: { name: `pod-${uid}`, uid },
       api,
@@ -114,7 +118,7 @@ export class Sidecars {
       random: systemRandom,
       log: silentLogger,
       databases: { credentials: readCredentials, connect: withConnection, probe: probeSession },
-      startWire,
+      startWire: options.startWire ?? startWire,
       startServer: startSidecarServer,
       leaveLastWords: (words) => writeFileSync(lastWordsPath, JSON.stringify(words)),
     });
@@ -124,15 +128,18 @@ export class Sidecars {
       stop.abort(new Error("SIGTERM"));
       await running;
     };
-    this.#ends.push(end);
+    // Who fails tells it to whom asks.
+    this.#ends.push(() => end().catch(() => {}));
+    const status = async (): Promise<SidecarState> =>
+      (await (await fetch(`http://127.0.0.1:${httpPort}/status`)).json()) as SidecarState;
     return {
       api,
       port,
       running,
       end,
       closed: () => sidecar.closed,
-      started: async () => (await fetch(`http://127.0.0.1:${httpPort}/started`)).status === 200,
-      status: async () => (await fetch(`http://127.0.0.1:${httpPort}/status`)).json() as Promise<SidecarState>,
+      started: async () => (await status()).started,
+      status,
       report: () => parseReport(readLease(api.lease as RawLease).report),
       lastWords: () => JSON.parse(readFileSync(lastWordsPath, "utf8")),
       lease: () => readLease(api.lease as RawLease),
