@@ -107,13 +107,17 @@ async function runProxy(options: ProxyCommand): Promise<number> {
     listen,
     alsoListen,
     ...(tls && { tls }),
+    address,
+    jobId: raised.jobId,
+    incarnation: raised.incarnation,
+    identity,
     permit,
     clock: systemClock,
     random: systemRandom,
     log: processLogger("proxy"),
+    verdict,
     drainMs,
   });
-  proxy.serve({ address, identity, verdict, jobId: raised.jobId, incarnation: raised.incarnation });
   const places = [{ host: listen.host, port: proxy.port }, ...alsoListen];
   say(
     `generation ${identity.generation} of "${options.job}" raised in ${Math.round(raised.tookMs)} ms; listening on ${places.map(sayEndpoint).join(", ")}`,

@@ -14,6 +14,8 @@ import { probeSession } from "../sidecar/wire/probe.ts";
 import { startWire } from "../sidecar/wire/thread.ts";
 import { processLogger, untilTerminated } from "./process.ts";
 
+const TERMINATION_LOG = "/dev/termination-log";
+
 export function registerSidecar(program: Command): void {
   program
     .command("sidecar")
@@ -47,7 +49,7 @@ export function registerSidecar(program: Command): void {
         databases: { credentials: readCredentials, connect: withConnection, probe: probeSession },
         startWire,
         startServer: startSidecarServer,
-        leaveLastWords: (words) => writeFileSync(config.lastWordsPath, JSON.stringify(words)),
+        leaveLastWords: (words) => writeFileSync(TERMINATION_LOG, JSON.stringify(words)),
       });
       await sidecar.run(signal);
       if (config.purpose === "close" && !sidecar.closed) process.exitCode = 1;

@@ -12,19 +12,6 @@ test("a candidate whose sidecar does not run yet is granted nothing", () => {
   expect(plan.status.summary).toBe("Waiting: image pull");
 });
 
-test("INV-9: of started candidates one whose application runs is granted, never one whose application has ended", () => {
-  const candidates = [1, 2, 3].map((attempt) => ({ attempt, pod: `run-${attempt}` }));
-  const grantedTo = (...changes: Partial<PodView>[]): string | undefined => {
-    const pods = changes.map((change, i) => aPod(i + 1, { startedEarly: true, ...change }));
-    const spec = aSpec({ standbys: { count: 2, application: "Started" } });
-    return decide(aSnapshot({ spec, status: { attempt: 3, candidates }, pods })).status.owner?.pod;
-  };
-  const ended = { applicationStarted: true, applicationEnded: true };
-  expect(grantedTo(ended, {}, { applicationStarted: true })).toBe("run-3");
-  expect(grantedTo(ended, {}, {})).toBe("run-2");
-  expect(grantedTo(ended, ended, ended)).toBeUndefined();
-});
-
 test("an overdue renewal prepares a candidate and takes nothing away", () => {
   const plan = decide(
     aSnapshot({
@@ -166,8 +153,6 @@ test("an owner of an older spec is replaced only while its application has not s
   // At once, not after the time in which a superseded application may see the refusal.
   expect(kinds(idle)).toEqual(["createPod", "deletePod"]);
   expect(after({ applicationStarted: true }).status.owner?.generation).toBe(1);
-  // One that is started early has not begun before it is served.
-  expect(after({ applicationStarted: true, startedEarly: true }).status.history[0]?.reason).toBe("SpecChanged");
   const unfit = { ok: false, reason: "InvalidTemplate", message: "x" } as const;
   expect(after({}, unfit).status.owner?.generation).toBe(1);
 });

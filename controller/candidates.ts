@@ -3,7 +3,7 @@ import { isoSeconds, wallMsOf } from "../platform/clock.ts";
 import type { FencedJobSpec } from "./api/spec.ts";
 import { HISTORY_MAX } from "./api/status.ts";
 import type { Draft } from "./draft.ts";
-import { MUST_WAIT, type OwnerState } from "./ownership.ts";
+import type { OwnerState } from "./ownership.ts";
 import { isAlive, isClosing, type PodView } from "./snapshot.ts";
 
 /** A superseded pod may see the refusal and log it before it is deleted; the fence protects meanwhile. */
@@ -63,11 +63,10 @@ export function dropLostCandidates(draft: Draft, closing: boolean): void {
     if (isAlive(pod)) return !pod.deleting && !pod.outdated;
     if (!closes) status.failures += 1;
     status.lastFailureTime = draft.wall;
-    const hint = pod.startedEarly ? `. ${MUST_WAIT}` : "";
     draft.event(
       "Warning",
       "PodFailed",
-      `candidate ${name} ended before it was granted anything: ${pod.failure || pod.phase}${hint}`,
+      `candidate ${name} ended before it was granted anything: ${pod.failure || pod.phase}`,
     );
     return false;
   });
@@ -92,13 +91,11 @@ export function keepCandidates(draft: Draft, wanted: number, closes = false): vo
   }
 }
 
-/** One whose application runs already, if there is one. */
 export function readyCandidate(draft: Draft): PodView | undefined {
   const { pods } = draft.snapshot;
-  const ready = draft.status.candidates
-    .flatMap(({ pod }) => pods.filter(({ name }) => name === pod))
-    .filter((pod) => pod.sidecarRunning && !pod.deleting && !pod.applicationEnded && isAlive(pod));
-  return ready.find(({ applicationStarted }) => applicationStarted) ?? ready[0];
+  return draft.status.candidates
+    .map(({ pod }) => pods.find(({ name }) => name === pod))
+    .find((pod) => pod?.sidecarRunning && !pod.deleting && isAlive(pod));
 }
 
 /** Surplus candidates, superseded pods after their time, and ended pods beyond those kept for their logs. */

@@ -23,7 +23,7 @@ import {
   limitRetries,
 } from "./ending.ts";
 import { grantNext, watchOwner } from "./holding.ts";
-import { isAtWork, issuedGeneration, type OwnerState, ownerState, ownReport } from "./ownership.ts";
+import { issuedGeneration, type OwnerState, ownerState, ownReport } from "./ownership.ts";
 import { isClosing, type Snapshot } from "./snapshot.ts";
 
 export function decide(snapshot: Snapshot): Plan {
@@ -121,8 +121,7 @@ function isAdmitted(snapshot: Snapshot): boolean {
 }
 
 /** Nothing was done yet, and the change may be what it waits for: an address, a Secret, an image; or nothing is to be closed. */
-function isOutdated(owner: Owner, { pods, lease }: Snapshot): boolean {
+function isOutdated(owner: Owner, { pods }: Snapshot): boolean {
   if (owner.closes) return true;
-  const pod = pods.find(({ uid }) => uid === owner.uid);
-  return pod?.outdated === true && !isAtWork(owner, pod, lease);
+  return pods.some(({ uid, outdated, applicationStarted }) => uid === owner.uid && outdated && !applicationStarted);
 }

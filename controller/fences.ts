@@ -37,7 +37,7 @@ export function fenceChange(
   spec: FencedJobSpec,
   report: Report | null,
   before: FencedJobStatus,
-  atWork: boolean,
+  applicationStarted: boolean,
 ): FenceChange {
   const raised = report?.fences ?? [];
   const inSpec = spec.databases.flatMap(({ name, secretName }) => {
@@ -58,7 +58,7 @@ export function fenceChange(
   return {
     fences,
     fence,
-    condition: withRemoved(condition(owner, spec, report, before, atWork), removed, report),
+    condition: withRemoved(condition(owner, spec, report, before, applicationStarted), removed, report),
     events: events(raised, report?.failures ?? [], before),
   };
 }
@@ -80,7 +80,7 @@ function condition(
   spec: FencedJobSpec,
   report: Report | null,
   before: FencedJobStatus,
-  atWork: boolean,
+  applicationStarted: boolean,
 ): ConditionChange {
   const failure = report?.failures[0];
   if (failure) {
@@ -96,8 +96,8 @@ function condition(
   const all = spec.databases.map(({ name }) => name);
   const names = all.filter(isRaised);
   const waiting = all.filter((name) => !isRaised(name));
-  // INV-4: an application that is at work has all databases that its pod knows of; the rest came into the spec later.
-  if (waiting.length && !(atWork && names.length)) {
+  // INV-4: an application that has started has all databases that its pod knows of; the rest came into the spec later.
+  if (waiting.length && !(applicationStarted && names.length)) {
     return {
       status: "False",
       reason: "Raising",

@@ -6,7 +6,7 @@ import { GENERATION_MAX, type Owner } from "./api/status.ts";
 import { readyCandidate } from "./candidates.ts";
 import type { Draft } from "./draft.ts";
 import { fenceChange, issuerCondition } from "./fences.ts";
-import { isAtWork, mayClaim, type OwnerState, ownReport } from "./ownership.ts";
+import { mayClaim, type OwnerState, ownReport } from "./ownership.ts";
 import type { PodView } from "./snapshot.ts";
 
 /** A Lease without our label is not watched. */
@@ -50,9 +50,9 @@ export function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, stat
 /** Status, condition and events of the fences; returns the condition's reason. */
 function tellFences(draft: Draft, spec: FencedJobSpec, owner: Owner, pod: PodView | undefined): Reason {
   const { snapshot, status } = draft;
-  const atWork = pod !== undefined && isAtWork(owner, pod, snapshot.lease);
+  const started = pod?.applicationStarted ?? false;
   const report = ownReport(owner, snapshot);
-  const change = fenceChange(owner, spec, report, snapshot.status, atWork);
+  const change = fenceChange(owner, spec, report, snapshot.status, started);
   const foreign = issuerCondition(report, spec);
   if (foreign) draft.condition("ForeignIssuer", foreign.status, foreign.reason, foreign.message);
   status.fences = change.fences;

@@ -121,23 +121,6 @@ test("INV-9: the owner's success completes the job and its name is taken off the
   expect(plan.actions).toEqual([{ kind: "clearLease", holder: "uid-1", generation: 1 }]);
 });
 
-test("INV-9: the success of an application that was started early counts only if it was served under this grant", () => {
-  const ends = (report: object | null, pod: Partial<PodView> = {}): Plan => {
-    const text = report && JSON.stringify({ generation: 1, fences: [], failures: [], ...report });
-    const pods = [aPod(1, { phase: "Succeeded", startedEarly: true, ...pod })];
-    return decide(aSnapshot({ status: owned(), pods, lease: aLease(1, 1, { holder: null, report: text }) }));
-  };
-  expect(condition(ends({ served: true }), "Complete")?.status).toBe("True");
-  for (const report of [{ served: false }, { generation: 2, served: true }, null]) {
-    const plan = ends(report);
-    expect(condition(plan, "Complete")?.status).toBe("False");
-    expect(plan.status).toMatchObject({ failures: 1, history: [{ reason: "EndedUnserved" }] });
-    expect(plan.events[0]?.message).toContain("must wait for its first connection");
-  }
-  // It is started as the owner: whatever it did, it did as that.
-  expect(condition(ends(null, { startedEarly: false }), "Complete")?.status).toBe("True");
-});
-
 test("INV-8: a generation that the database has passed is not issued again: the floor lifts the counter", () => {
   const lease = aLease(1, 1, { report: failureReport({ code: "LF001", final: true, floor: 12 }) });
   const plan = decide(

@@ -34,7 +34,7 @@ export type OwnerState =
 export function ownerState(owner: Owner, snapshot: Snapshot, overdueMs: number): OwnerState {
   const { lease, leaseRemainingMs, leaseUnchangedMs } = snapshot;
   const pod = snapshot.pods.find(({ uid }) => uid === owner.uid);
-  const podEnd = podEnded(owner, pod, lease);
+  const podEnd = podEnded(owner, pod);
   if (podEnd) return { kind: "ended", end: podEnd };
   const report = ownReport(owner, snapshot);
   const refusal = finalRefusal(report);
@@ -76,41 +76,14 @@ function ended(reason: Reason, message: string): OwnerState {
   return { kind: "ended", end: { reason, outcome: "superseded", message } };
 }
 
-/**
- * INV-9: an application that runs while its pod is a candidate may end before that is owner, and the grant come between
- * its end and what the kubelet tells of it. Its success counts only if it was served under this grant.
- */
-function hasServed(owner: Owner, lease: LeaseRecord | null): boolean {
-  const report = parseReport(lease?.report ?? null);
-  return lease?.generation === owner.generation && report?.generation === owner.generation && report.served;
-}
-
-export function endedUnserved(owner: Owner, pod: PodView, lease: LeaseRecord | null): boolean {
-  return pod.phase === "Succeeded" && pod.startedEarly && !hasServed(owner, lease);
-}
-
-/** What goes wrong first with an application that is started early. */
-export const MUST_WAIT =
-  "An application of spec.standbys.application Started must wait for its first connection (connect_timeout=0)";
-
-/** Its application has begun to do the job. */
-export function isAtWork(owner: Owner, pod: PodView, lease: LeaseRecord | null): boolean {
-  return pod.startedEarly ? hasServed(owner, lease) : pod.applicationStarted;
-}
-
 /** A pod that was taken away has not failed, however it ended: drains and preemption must not use up the backoff limit. */
-function podEnded(owner: Owner, pod: PodView | undefined, lease: LeaseRecord | null): OwnershipEnd | null {
+function podEnded(owner: Owner, pod: PodView | undefined): OwnershipEnd | null {
   const reason = pod?.leaving ?? (owner.leaving as Reason | undefined) ?? null;
   if (!pod) {
     const message = `pod ${owner.pod} no longer exists`;
     return { reason: reason ?? "PodGone", outcome: "superseded", message };
   }
   const { name, phase } = pod;
-  if (endedUnserved(owner, pod, lease)) {
-    const message = `${name} ended well without a database session of generation ${owner.generation}: it ended before it was owner, and has not done the job`;
-    if (reason) return { reason, outcome: "superseded", message };
-    return { reason: "EndedUnserved", outcome: "failure", message: `${message}. ${MUST_WAIT}` };
-  }
   if (phase === "Succeeded") {
     // Asked to end, a long-running owner ends well; its work goes on elsewhere.
     const outcome = pod.longRunning ? "superseded" : "success";

@@ -3,7 +3,6 @@ import { describe, expect, test } from "vitest";
 import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import { readSpec } from "./api/spec.ts";
 import { buildPod } from "./pods.ts";
-import { APPLICATION_ANNOTATION } from "./snapshot.ts";
 
 interface Container {
   readonly name: string;
@@ -12,7 +11,6 @@ interface Container {
 }
 
 interface Pod {
-  readonly metadata: { readonly annotations: Readonly<Record<string, string>> };
   readonly spec: {
     readonly affinity: object;
     readonly containers: readonly Container[];
@@ -21,8 +19,8 @@ interface Pod {
   };
 }
 
-function podOf(databases: readonly object[], spec: object, standbys: object = {}): Pod {
-  const verdict = readSpec({ databases, standbys, template: { spec } });
+function podOf(databases: readonly object[], spec: object): Pod {
+  const verdict = readSpec({ databases, template: { spec } });
   if (!verdict.ok) throw new Error(verdict.problems.join());
   const meta = { name: "run", namespace: "billing", uid: "u" };
   const sidecar = { image: "i", imagePullPolicy: "Always", resources: {} };
@@ -30,19 +28,11 @@ function podOf(databases: readonly object[], spec: object, standbys: object = {}
 }
 
 /** Of a pod with these databases: the application, an init container, and the sidecar. */
-function containersOf(databases: readonly object[], env: Container["env"] = [], standbys: object = {}) {
-  const spec = { containers: [{ name: "app", env }], initContainers: [{ name: "migrate" }] };
-  const pod = podOf(databases, spec, standbys);
+function containersOf(databases: readonly object[], env: Container["env"] = []) {
+  const pod = podOf(databases, { containers: [{ name: "app", env }], initContainers: [{ name: "migrate" }] });
   const [own, migrate] = pod.spec.initContainers;
   const config: SidecarConfig = JSON.parse(own?.env?.find(({ name }) => name === "FENCEDJOB_SIDECAR")?.value ?? "");
-  const annotation = pod.metadata.annotations[APPLICATION_ANNOTATION];
-  return {
-    annotation,
-    application: [pod.spec.containers[0]!, migrate!],
-    sidecar: own!,
-    config,
-    volumes: pod.spec.volumes,
-  };
+  return { application: [pod.spec.containers[0]!, migrate!], sidecar: own!, config, volumes: pod.spec.volumes };
 }
 
 const ledger = { name: "ledger", secretName: "ledger-db" };
@@ -81,12 +71,6 @@ test("a pod keeps away from the job's other pods if it can, and keeps what the t
   expect(podOf([ledger], { containers: [{ name: "app" }] }).spec.affinity).toEqual({
     podAntiAffinity: { preferredDuringSchedulingIgnoredDuringExecution: [term] },
   });
-});
-
-test("sidecar and pod are told whether the application is started early", () => {
-  expect(containersOf([ledger])).toMatchObject({ config: { application: "NotStarted" }, annotation: "NotStarted" });
-  const early = containersOf([ledger], [], { count: 1, application: "Started" });
-  expect(early).toMatchObject({ config: { application: "Started" }, annotation: "Started" });
 });
 
 describe("socket: true", () => {

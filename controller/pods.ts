@@ -2,8 +2,7 @@
  * The pod of an attempt: the user's template as raw JSON, with the sidecar as its first init container. Pure.
  *
  * Invariants: the application's containers see no credentials and no token of the sidecar (decision 3); the
- * application starts only when the sidecar's startup probe passes: after the raise, or, if the spec wants it started
- * early, when its connections are held until then (INV-4).
+ * application starts only when the sidecar's startup probe passes, which is after the raise (INV-4).
  */
 
 import { type SidecarConfig, type SidecarDatabase, STARTUP_PROBE_SECONDS } from "../lease/sidecarconfig.ts";
@@ -11,14 +10,7 @@ import type { Reason } from "./api/reasons.ts";
 import { API_VERSION, type FencedJobSpec, type JobMeta, KIND, SIDECAR_HTTP_PORT, timingOf } from "./api/spec.ts";
 import type { OpenFence } from "./draft.ts";
 import type { OwnerReference } from "./kube/objects.ts";
-import {
-  APPLICATION_ANNOTATION,
-  ATTEMPT_LABEL,
-  JOB_LABEL,
-  type RawPod,
-  SIDECAR_NAME,
-  SPEC_ANNOTATION,
-} from "./snapshot.ts";
+import { ATTEMPT_LABEL, JOB_LABEL, type RawPod, SIDECAR_NAME, SPEC_ANNOTATION } from "./snapshot.ts";
 
 type Json = { [key: string]: unknown };
 
@@ -36,7 +28,6 @@ const TOKEN_DIR = "/var/run/fencedjob";
 const SOCKET_VOLUME = "fencedjob-sockets";
 /** One for all databases: a socket's name ends with its port. */
 const SOCKET_DIR = "/var/run/fencedjob-sockets";
-const LAST_WORDS_PATH = "/dev/termination-log";
 /** What is only closed is listened to nowhere. */
 const UNUSED_PORT = 5432;
 /** The token is renewed by the kubelet at 80 % of its life. */
@@ -95,7 +86,7 @@ export function buildPod(parts: PodParts, attempt: number): Json {
   const { spec } = parts;
   const pod = structuredClone(spec.template.spec) as Json;
   return {
-    ...identityOf(parts, attempt, spec.standbys.application),
+    ...identityOf(parts, attempt),
     spec: {
       ...pod,
       affinity: apart(pod.affinity as Json | undefined, parts.meta),
@@ -133,7 +124,7 @@ export function buildCloser(parts: PodParts, attempt: number): Json {
   // Where it may run, and as whom, is the template's; what only an application needs is not.
   const { initContainers: _, containers: __, volumes: ___, ...pod } = parts.spec.template.spec as Json;
   return {
-    ...identityOf(parts, attempt, "NotStarted"),
+    ...identityOf(parts, attempt),
     spec: {
       ...pod,
       affinity: apart(pod.affinity as Json | undefined, parts.meta),
@@ -149,18 +140,14 @@ function databasesOf(fences: readonly OpenFence[] = []): FencedJobSpec["database
   return fences.map(({ database, secretName }) => ({ name: database, secretName, port: UNUSED_PORT, socket: false }));
 }
 
-function identityOf({ meta, spec }: PodParts, attempt: number, application: SidecarConfig["application"]): Json {
+function identityOf({ meta, spec }: PodParts, attempt: number): Json {
   const { metadata } = spec.template as { metadata?: Json };
   return {
     apiVersion: "v1",
     kind: "Pod",
     metadata: {
       labels: { ...(metadata?.labels as Json), [JOB_LABEL]: meta.name, [ATTEMPT_LABEL]: String(attempt) },
-      annotations: {
-        ...(metadata?.annotations as Json),
-        [SPEC_ANNOTATION]: String(meta.generation ?? 0),
-        [APPLICATION_ANNOTATION]: application,
-      },
+      annotations: { ...(metadata?.annotations as Json), [SPEC_ANNOTATION]: String(meta.generation ?? 0) },
       name: podName(meta.name, attempt),
       namespace: meta.namespace,
       ownerReferences: [controllerReference(meta)],
@@ -250,7 +237,6 @@ function sidecarContainer({ meta, spec, sidecar, issuer, closes }: PodParts, pur
     fenceName: spec.fenceName ?? `${meta.namespace}/${meta.name}`,
     issuer,
     ...(spec.takeOver && { takeOver: spec.takeOver }),
-    application: spec.standbys.application,
     timing: timingOf(spec),
     drainMs: spec.drainSeconds * 1000,
     databases: spec.databases.map(asMounted),
@@ -258,7 +244,6 @@ function sidecarContainer({ meta, spec, sidecar, issuer, closes }: PodParts, pur
     tokenDir: TOKEN_DIR,
     httpPort: SIDECAR_HTTP_PORT,
     ...(purpose && { purpose }),
-    lastWordsPath: LAST_WORDS_PATH,
   };
   const field = (name: string, fieldPath: string): Json => ({ name, valueFrom: { fieldRef: { fieldPath } } });
   return {
@@ -271,7 +256,6 @@ function sidecarContainer({ meta, spec, sidecar, issuer, closes }: PodParts, pur
       field("POD_NAME", "metadata.name"),
       field("POD_UID", "metadata.uid"),
     ],
-    terminationMessagePath: LAST_WORDS_PATH,
     resources: sidecar.resources,
     securityContext: {
       runAsNonRoot: true,

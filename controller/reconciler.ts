@@ -20,7 +20,6 @@ import type { EventRecorder } from "./kube/events.ts";
 import type { KubeObject } from "./kube/objects.ts";
 import type { Outcome } from "./kube/queue.ts";
 import type { Store } from "./kube/store.ts";
-import { endedUnserved } from "./ownership.ts";
 import {
   buildCloser,
   buildPod,
@@ -146,17 +145,10 @@ export class Reconciler {
     const status = readStatus(job.status);
     const template = spec.ok ? await this.#template(job, spec.spec, memory) : { ok: true as const };
     const timing = spec.ok ? timingOf(spec.spec) : null;
-    let lease = await this.#lease(key, status, memory, timing);
-    let nowMs = clock.monoMs();
-    const { pods: raw, holderElsewhere } = await this.#pods(job.metadata, status, lease);
-    const pods = raw.map((pod) => viewPod(pod, generation));
-    const { owner } = status;
-    // Its end may have come in front of the Lease that says what it is worth (INV-9).
-    if (owner && pods.some((pod) => pod.uid === owner.uid && endedUnserved(owner, pod, lease))) {
-      lease = await this.#liveLease(key, owner, memory, timing);
-      nowMs = clock.monoMs();
-    }
+    const lease = await this.#lease(key, status, memory, timing);
+    const nowMs = clock.monoMs();
     const observation = lease && observe(memory.observation, lease, nowMs);
+    const { pods, holderElsewhere } = await this.#pods(job.metadata, status, lease);
     if (deletionTimestamp !== undefined && (!status.owner || status.owner.closes)) memory.closingSinceMs ??= nowMs;
     return {
       job: {
@@ -170,14 +162,14 @@ export class Reconciler {
       spec,
       template,
       status,
-      pods,
+      pods: pods.map((pod) => viewPod(pod, generation)),
       burnedAttempts: [...memory.burned],
       creationProblem: memory.creationProblem ?? null,
       namespaceEnding: memory.namespaceEnding ?? false,
       lease,
       holderElsewhere,
       leaseUnchangedMs: observation ? unchangedMs(observation, nowMs) : 0,
-      leaseRemainingMs: observation && lease ? remainingMs(observation, lease, timing?.durationMs ?? 0, nowMs) : 0,
+      leaseRemainingMs: observation ? remainingMs(observation, lease, timing?.durationMs ?? 0, nowMs) : 0,
       wallMs: clock.wall().getTime(),
     };
   }
@@ -193,15 +185,6 @@ export class Reconciler {
     if (record) memory.observation = observe(memory.observation, record, this.#parts.clock.monoMs());
     // Without an owner a Lease that the watch does not show may still be there: somebody else's, without our label.
     if (owner ? this.#isHeld(record, owner, memory, timing) : record || !candidates.length) return record;
-    return await this.#liveLease(key, owner, memory, timing);
-  }
-
-  async #liveLease(
-    key: string,
-    owner: Owner | undefined,
-    memory: Memory,
-    timing: LeaseTiming | null,
-  ): Promise<LeaseRecord | null> {
     const [namespace = "", name = ""] = key.split("/");
     const raw = await this.#get<RawLease>("leases", namespace, name);
     const live = raw && readLease(raw);

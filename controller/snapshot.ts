@@ -12,8 +12,6 @@ export const JOB_LABEL = "fencedjob.dev/job";
 export const ATTEMPT_LABEL = "fencedjob.dev/attempt";
 /** metadata.generation of the FencedJob that the pod was made from. */
 export const SPEC_ANNOTATION = "fencedjob.dev/spec-generation";
-/** Whether the pod's application is started while it is a candidate: `Started`, `NotStarted`. */
-export const APPLICATION_ANNOTATION = "fencedjob.dev/application";
 export const SIDECAR_NAME = "fencedjob";
 
 export type TemplateVerdict = { ok: true } | { ok: false; reason: Reason; message: string };
@@ -29,10 +27,6 @@ export interface PodView {
   readonly outdated: boolean;
   /** A container other than the sidecar has run: the pod may have done work. */
   readonly applicationStarted: boolean;
-  /** Its application is started while the pod is a candidate. */
-  readonly startedEarly: boolean;
-  /** All containers of the application have ended; the pod's phase may not say so yet. */
-  readonly applicationEnded: boolean;
   /** The sidecar's process runs: the pod may be made owner. */
   readonly sidecarRunning: boolean;
   /** What a pod that does not run yet waits for, in words. */
@@ -138,8 +132,6 @@ export function viewPod(pod: RawPod, jobGeneration: number): PodView {
     applicationStarted: others.some(
       ({ state, restartCount = 0 }) => state?.running || state?.terminated || restartCount,
     ),
-    startedEarly: pod.metadata.annotations?.[APPLICATION_ANNOTATION] === "Started",
-    applicationEnded: areOver(status.containerStatuses ?? []),
     sidecarRunning: sidecar?.state?.running !== undefined,
     waitingFor: waitingFor(pod),
     trouble: troubleOf(pod),
@@ -152,9 +144,6 @@ export function viewPod(pod: RawPod, jobGeneration: number): PodView {
     lastWords: parseLastWords(sidecar?.state?.terminated?.message),
   };
 }
-
-const areOver = (containers: RawContainerStatus[]): boolean =>
-  containers.length > 0 && containers.every(({ state }) => state?.terminated !== undefined);
 
 /** 0 when the label was edited: then it does not match the name, which cannot be. */
 function attemptOf({ metadata: { name, labels } }: RawPod): number {

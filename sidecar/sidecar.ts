@@ -1,10 +1,10 @@
 /**
- * The sidecar's life: listen and hold whoever connects, wait for the grant, renew, raise, serve until the pod ends, close,
- * give the Lease back. Or, in a pod that only closes: raise, close, give it back, and end.
+ * The sidecar's life: wait for the grant, renew, raise, open the proxies, serve until the pod ends, close, give the Lease back.
+ * Or, in a pod that only closes: raise, close, give it back, and end.
  *
- * Invariants: nobody is served before the raise has committed in every database, and the application's process is not
- * started before that unless its spec says so (INV-4); a loss is final for this pod (INV-7). The process never exits while
- * it waits or after a loss: the kubelet would start it again, and the application could not read why it is refused.
+ * Invariants: no proxy listens and the startup probe does not pass before the raise has committed in every database
+ * (INV-4); a loss is final for this pod (INV-7). The process never exits while it waits or after a loss: the kubelet
+ * would start it again, and the application could not read why it is refused.
  */
 import type { FenceIdentity } from "../fence/database.ts";
 import type { LeaseApi } from "../lease/client.ts";
@@ -12,7 +12,7 @@ import { Holder } from "../lease/holder.ts";
 import { Permit } from "../lease/permit.ts";
 import type { Grant } from "../lease/record.ts";
 import { formatReport, type LastWords, parseReport } from "../lease/report.ts";
-import type { SidecarConfig, SidecarDatabase } from "../lease/sidecarconfig.ts";
+import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import { assertTiming } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
@@ -20,7 +20,6 @@ import type { Random } from "../platform/random.ts";
 import { type HeartbeatParts, keepBeating } from "./heartbeat.ts";
 import type { startSidecarServer } from "./http.ts";
 import { type DatabaseAccess, type RaisedDatabase, Raiser } from "./raiser.ts";
-import { neverServed, type WireError } from "./wire/errors.ts";
 import type { startWire, Wire } from "./wire/thread.ts";
 
 export interface SidecarParts {
@@ -49,27 +48,17 @@ const SHARED_SOCKET_MODE = 0o777;
 export class Sidecar {
   readonly #parts: SidecarParts;
   readonly #permit = new Permit();
-  /** By the name of the database. */
-  readonly #wires = new Map<string, Wire>();
+  readonly #wires: Wire[] = [];
   readonly #holder: Holder;
-  /** The thread of a wire has died before anybody was served: this process begins anew. */
-  readonly #broken = new AbortController();
   #grant: Grant | null = null;
   #raiser: Raiser | null = null;
-  #raised: readonly RaisedDatabase[] = [];
   /** Of the databases that have left the spec. */
   #remover: Raiser | null = null;
   #state = "waiting for ownership";
+  #started = false;
   /** Closed in every database, by a pod that is there for that. */
   readonly #closed = new AbortController();
   readonly #whenStarted = Promise.withResolvers<void>();
-  #listening: Promise<void> = Promise.resolve();
-  #allListen = false;
-  #serving = false;
-  /** Why nobody will be served. */
-  #refusal: WireError | undefined;
-  /** An earlier life of this sidecar had served it. */
-  #servedBefore = false;
 
   constructor(parts: SidecarParts) {
     this.#parts = parts;
@@ -98,23 +87,18 @@ export class Sidecar {
         started: this.#started,
         state: this.#state,
         generation: this.#grant?.generation ?? null,
-        rejectedWrites: this.#sum((wire) => wire.rejectedWrites()),
-        held: this.#sum((wire) => wire.counts().held),
+        rejectedWrites: this.#rejectedWrites(),
       }),
       whenStarted: this.#whenStarted.promise,
     });
-    const life = AbortSignal.any([signal, this.#broken.signal]);
-    log.info("candidate", { state: this.#state });
     try {
-      await this.#own(life);
+      await this.#own(signal);
     } catch (error) {
-      // Whatever was cut short says only that it was.
-      this.#broken.signal.throwIfAborted();
       if (!signal.aborted) throw error;
     } finally {
       await this.#end();
       await server.stop();
-      log.info("sidecar ends", { state: this.#state, rejectedWrites: this.#sum((wire) => wire.rejectedWrites()) });
+      log.info("sidecar ends", { state: this.#state, rejectedWrites: this.#rejectedWrites() });
     }
   }
 
@@ -122,19 +106,9 @@ export class Sidecar {
     return this.#closed.signal.aborted;
   }
 
-  /** What the startup probe asks. */
-  get #started(): boolean {
-    return this.#parts.config.application === "Started" ? this.#allListen : this.#serving;
-  }
-
-  async #own(life: AbortSignal): Promise<void> {
+  async #own(signal: AbortSignal): Promise<void> {
     const { log, config } = this.#parts;
-    const onlyCloses = config.purpose === "close";
-    // Before the grant: a takeover does not wait for it, and an application that is started early finds its ports.
-    if (!onlyCloses) this.#listening = this.#listenToAll(life);
-    // It fails with `life` only, as everything that waits for it does.
-    this.#listening.catch(() => {});
-    const grant = await this.#holder.waitForGrant(life);
+    const grant = await this.#holder.waitForGrant(signal);
     this.#grant = grant;
     this.#state = `raising the fence to generation ${grant.generation}`;
     log.info("granted", { generation: grant.generation });
@@ -143,20 +117,21 @@ export class Sidecar {
     const raiser = this.#raiserOf(identity);
     this.#raiser = raiser;
     const lost = new AbortController();
-    const holding = this.#holder.hold(grant, AbortSignal.any([life, this.#closed.signal])).then((why) => {
+    const holding = this.#holder.hold(grant, AbortSignal.any([signal, this.#closed.signal])).then((why) => {
       if (why === null) return;
       this.#lose(why);
       lost.abort(new Error(why));
     });
-    const ours = AbortSignal.any([life, lost.signal]);
-    await (onlyCloses ? this.#close(raiser, ours) : this.#open(raiser, ours)).catch((error) => {
+    const onlyCloses = config.purpose === "close";
+    const ours = AbortSignal.any([signal, lost.signal]);
+    await (onlyCloses ? this.#close(raiser, ours) : this.#open(identity, raiser, ours)).catch((error) => {
       if (!ours.aborted) throw error;
     });
     await holding;
     if (onlyCloses) return;
     // Lost: the proxies go on answering why, until the application has ended.
-    await untilAborted(life).catch(() => {});
-    this.#broken.signal.throwIfAborted();
+    if (!signal.aborted)
+      await new Promise<void>((resolve) => signal.addEventListener("abort", () => resolve(), { once: true }));
   }
 
   #identity({ generation }: Grant): FenceIdentity {
@@ -169,37 +144,30 @@ export class Sidecar {
     const nonce = random.bytes(NONCE_BYTES).toString("hex");
     const changed = (): void => this.#holder.renewSoon();
     const report = parseReport(this.#holder.reportAtGrant);
-    const ours = report?.generation === identity.generation ? report : null;
-    this.#servedBefore = ours?.served ?? false;
-    const told = ours?.fences ?? [];
+    const told = report?.generation === identity.generation ? report.fences : [];
     const earlier = told.filter((fence) => config.databases.some(({ name }) => name === fence.database));
     return new Raiser({ config, identity, nonce, clock, random, log, changed, databases, earlier });
   }
 
-  async #open(raiser: Raiser, signal: AbortSignal): Promise<void> {
+  async #open(identity: FenceIdentity, raiser: Raiser, signal: AbortSignal): Promise<void> {
     const raised = await raiser.raiseAll(signal);
     if (!raised) {
       this.#state = REFUSED;
-      return this.#refuse(raiser.failures.find(({ final }) => final)?.message ?? REFUSED);
+      return;
     }
-    await Promise.race([this.#listening, untilAborted(signal)]);
-    signal.throwIfAborted();
-    this.#raised = raised;
-    // In this order: whoever is served finds the permit open (INV-4).
-    this.#permit.open();
     for (const one of raised) {
-      const { jobId, incarnation, witness } = one.raised;
-      const wire = this.#wires.get(one.database.name);
-      if (!wire) throw new Error(`database "${one.database.name}" has no wire`);
-      wire.serve({ address: one.address, jobId, incarnation, witness, identity: raiser.identity });
-      void keepBeating(this.#heartbeatOf(one, wire, raiser), signal);
+      const wire = await this.#listen(one, identity, raiser, signal);
+      this.#wires.push(wire);
+      void keepBeating(this.#heartbeatOf(one, wire, identity, raiser), signal);
     }
-    this.#serving = true;
+    signal.throwIfAborted();
+    this.#permit.open();
+    this.#state = `owner, generation ${identity.generation}`;
+    this.#started = true;
     this.#whenStarted.resolve();
-    this.#state = `owner, generation ${raiser.identity.generation}`;
     const { config } = this.#parts;
     if (!config.closes?.length) return;
-    this.#remover = this.#raiserOf(raiser.identity, { ...config, databases: config.closes, purpose: "close" });
+    this.#remover = this.#raiserOf(identity, { ...config, databases: config.closes, purpose: "close" });
     await this.#raiseAndClose(this.#remover, signal);
   }
 
@@ -208,12 +176,6 @@ export class Sidecar {
     if (!(await raiser.raiseAll(signal))) return false;
     while (!(await raiser.closeAll(signal))) await this.#parts.clock.sleep(CLOSE_RETRY_MS, signal);
     return true;
-  }
-
-  async #listenToAll(life: AbortSignal): Promise<void> {
-    await Promise.all(this.#parts.config.databases.map((database) => this.#listen(database, life)));
-    this.#allListen = true;
-    if (this.#started) this.#whenStarted.resolve();
   }
 
   async #close(raiser: Raiser, signal: AbortSignal): Promise<void> {
@@ -226,65 +188,60 @@ export class Sidecar {
   }
 
   /** Opens the database's port; while another process of the pod has it, says so and tries again. */
-  async #listen(database: SidecarDatabase, life: AbortSignal): Promise<void> {
+  async #listen(one: RaisedDatabase, identity: FenceIdentity, raiser: Raiser, signal: AbortSignal): Promise<Wire> {
     const { config, clock, log } = this.#parts;
-    for (let failed = false; ; failed = true) {
-      life.throwIfAborted();
+    const { database, address, raised } = one;
+    for (;;) {
+      signal.throwIfAborted();
       try {
         const wire = await this.#parts.startWire({
           listen: { host: "127.0.0.1", port: database.port },
           ...(database.socketDir && {
             alsoListen: [{ host: database.socketDir, port: database.port, socketMode: SHARED_SOCKET_MODE }],
           }),
+          address,
+          jobId: raised.jobId,
+          incarnation: raised.incarnation,
+          identity,
+          witness: raised.witness,
           permit: this.#permit,
           drainMs: config.drainMs,
           log,
-          lost: (why) => this.#lostBy(database, why),
-          signal: life,
+          lost: (why) => this.#loseTo(one, raiser, why),
         });
-        this.#wires.set(database.name, wire);
-        if (this.#refusal) wire.refuse(this.#refusal);
-        if (failed) this.#raiser?.mended(database);
-        return;
+        raiser.mended(database);
+        return wire;
       } catch (error) {
-        life.throwIfAborted();
-        const message = `the proxy cannot listen on 127.0.0.1:${database.port}: ${error instanceof Error ? error.message : error}.`;
-        const hint = `Another container of the pod has the port: choose another spec.databases[].port for "${database.name}".`;
-        if (this.#raiser) this.#raiser.failed(database, { code: "LF018", message, hint });
-        else log.warn(message, { database: database.name, hint });
-        await clock.sleep(LISTEN_RETRY_MS, life);
+        raiser.failed(database, {
+          code: "LF018",
+          message: `the proxy cannot listen on 127.0.0.1:${database.port}: ${error instanceof Error ? error.message : error}.`,
+          hint: `Another container of the pod has the port: choose another spec.databases[].port for "${database.name}".`,
+        });
+        await clock.sleep(LISTEN_RETRY_MS, signal);
       }
     }
   }
 
-  /** The wire of a database has died, or the database says that ownership is over. */
-  #lostBy(database: SidecarDatabase, why: string): void {
-    const one = this.#raised.find((raised) => raised.database === database);
-    // Whoever was held was cut off, and has seen nothing.
-    if (!one) return this.#broken.abort(new Error(`database "${database.name}": ${why}`));
-    this.#loseTo(one, why);
-  }
-
-  #heartbeatOf(one: RaisedDatabase, wire: Wire, raiser: Raiser): HeartbeatParts {
+  #heartbeatOf(one: RaisedDatabase, wire: Wire, identity: FenceIdentity, raiser: Raiser): HeartbeatParts {
     const { config, clock, random, log, databases } = this.#parts;
     return {
       one,
-      identity: raiser.identity,
+      identity,
       intervalMs: config.timing.renewIntervalMs,
       clock,
       random,
       log,
       connect: databases.connect,
       confirmed: (witness) => wire.confirmed(witness),
-      lost: (why) => this.#loseTo(one, why),
+      lost: (why) => this.#loseTo(one, raiser, why),
       failed: (error) => raiser.unreachable(one.database, error),
       mended: () => raiser.mended(one.database),
     };
   }
 
   /** The Lease may still name this pod: the controller must hear that it cannot own any more. */
-  #loseTo(one: RaisedDatabase, why: string): void {
-    void this.#raiser?.superseded(one, why);
+  #loseTo(one: RaisedDatabase, raiser: Raiser, why: string): void {
+    void raiser.superseded(one, why);
     this.#lose(why);
   }
 
@@ -292,25 +249,15 @@ export class Sidecar {
     this.#permit.lose();
     this.#state = `generation ${this.#grant?.generation} is over: ${why}`;
     this.#parts.log.warn("ownership is lost", { why });
-    this.#refuse(why);
-  }
-
-  /** Whoever is held hears why; nothing once they are served, then each session hears it in its own way. */
-  #refuse(why: string): void {
-    this.#refusal = neverServed(this.#parts.config.fenceName, this.#grant?.generation ?? 0, why);
-    for (const wire of this.#wires.values()) wire.refuse(this.#refusal);
   }
 
   /** The application has ended: refuse new work, end what is open, close, only then give the Lease back (A05). */
   async #end(): Promise<void> {
     this.#parts.log.info("asked to end", { state: this.#state });
     const held = this.#permit.state(this.#parts.clock.monoMs()) !== "lost";
-    // A thread that is just being started would outlive us.
-    await this.#listening.catch(() => {});
-    await Promise.all([...this.#wires.values()].map((wire) => wire.stop()));
+    for (const wire of this.#wires) await wire.stop();
     if (!this.#grant) return;
-    const rejectedWrites = this.#sum((wire) => wire.rejectedWrites());
-    const words: LastWords = { generation: this.#grant.generation, rejectedWrites };
+    const words: LastWords = { generation: this.#grant.generation, rejectedWrites: this.#rejectedWrites() };
     try {
       this.#parts.leaveLastWords(words);
     } catch (error) {
@@ -329,8 +276,8 @@ export class Sidecar {
     cancel();
   }
 
-  #sum(count: (wire: Wire) => number): number {
-    return [...this.#wires.values()].reduce((sum, wire) => sum + count(wire), 0);
+  #rejectedWrites(): number {
+    return this.#wires.reduce((sum, wire) => sum + wire.rejectedWrites(), 0);
   }
 
   #report(): string {
@@ -339,20 +286,6 @@ export class Sidecar {
       fences: [...(this.#raiser?.fences ?? []), ...(this.#remover?.fences ?? [])],
       failures: this.#raiser?.failures ?? [],
       unclosed: this.#remover?.failures ?? [],
-      served: this.#servedBefore || this.#served(),
     });
   }
-
-  /** What the application does is work of this generation. */
-  #served(): boolean {
-    if (this.#parts.config.application === "NotStarted") return this.#serving;
-    return this.#sum((wire) => wire.counts().sessionsTotal) > 0;
-  }
-}
-
-function untilAborted(signal: AbortSignal): Promise<never> {
-  return new Promise((_, reject) => {
-    if (signal.aborted) reject(signal.reason);
-    else signal.addEventListener("abort", () => reject(signal.reason), { once: true });
-  });
 }

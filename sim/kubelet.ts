@@ -22,8 +22,6 @@ const GRACE_MS = 30_000;
 /** What an application that was asked to end takes. */
 const FAREWELL_MS_MAX = 3_000;
 const RESTART_MS = 2_000;
-/** Of the applications: those that do not wait for their first connection without bound. */
-const HASTY_SHARE = 0.2;
 
 type Application = "no" | "running" | "succeeded" | "failed";
 
@@ -38,15 +36,12 @@ export class PodRuntime {
   #world: World;
   /** As the controller has written it into the pod. */
   readonly #config: SidecarConfig;
-  #state: () => SidecarState = () => ({ started: false, state: "", generation: null, rejectedWrites: 0, held: 0 });
+  #state: () => SidecarState = () => ({ started: false, state: "", generation: null, rejectedWrites: 0 });
   #stop = new AbortController();
   #sidecar: "starting" | "running" | "crashed" | "ended" = "starting";
   #lastWords: LastWords | null = null;
   #workMs: number;
-  /** One that is started early may end before it has had a session. */
-  #patienceMs: number;
-  #startedMs = 0;
-  #workedSinceMs: number | null = null;
+  #workedSinceMs = 0;
   #endingSinceMs: number | null = null;
   #over = false;
 
@@ -57,7 +52,6 @@ export class PodRuntime {
     this.#config = configOf(pod);
     const random = streamOf(world.seed, `pod ${this.name}`);
     this.#workMs = world.workMs(random);
-    this.#patienceMs = random.unit() < HASTY_SHARE ? random.unit() * world.workMs(random) : Number.POSITIVE_INFINITY;
     this.process = this.#newProcess();
     const { scheduler } = world;
     scheduler.at(scheduler.nowMs + random.unit() * START_MS_MAX, () => this.#start());
@@ -130,10 +124,10 @@ export class PodRuntime {
           place: "ledger",
           network,
           database,
-          onServe: (generation) => this.#world.guarded(() => checks.wireServes(this, generation, options.permit)),
           onMessage: (generation) => this.#world.guarded(() => checks.protectedMessage(this, generation)),
         });
         this.wires.push(wire);
+        this.#world.guarded(() => checks.wireOpens(this, options.identity.generation, options.permit));
         if (this.application === "running") wire.open();
         return Promise.resolve(wire);
       },
@@ -158,7 +152,7 @@ export class PodRuntime {
       if (this.#over || process !== this.process || !process.alive) return;
       if (!process.paused && this.#state().started && this.application === "no" && !this.#closes) {
         this.application = "running";
-        this.#startedMs = scheduler.nowMs;
+        this.#workedSinceMs = scheduler.nowMs;
         for (const wire of this.wires) wire.open();
       }
       scheduler.at(scheduler.nowMs + PROBE_MS, probe);
@@ -184,7 +178,10 @@ export class PodRuntime {
       this.#over = true;
       return;
     }
-    if (this.application === "running" && !this.process.paused && this.#hasDone()) this.application = "succeeded";
+    const worked = scheduler.nowMs - this.#workedSinceMs;
+    if (this.application === "running" && !this.process.paused && worked > this.#workMs) {
+      this.application = "succeeded";
+    }
     const leaves = pod.metadata.deletionTimestamp !== undefined;
     if (leaves && this.#endingSinceMs === null) this.#endingSinceMs = scheduler.nowMs;
     const endingMs = this.#endingSinceMs === null ? 0 : scheduler.nowMs - this.#endingSinceMs;
@@ -196,19 +193,6 @@ export class PodRuntime {
       (leaves && this.application === "no");
     if (done) this.#endSidecar(leaves, endingMs);
     this.#tell(pod);
-  }
-
-  /** All that it had to do, or it has lost its patience. */
-  #hasDone(): boolean {
-    const { nowMs } = this.#world.scheduler;
-    // As an application that is started as the owner, which works without a database, too.
-    if (this.#config.application === "NotStarted") return nowMs - this.#startedMs > this.#workMs;
-    if (this.wires.some((wire) => wire.counts().sessionsTotal > 0)) {
-      this.#workedSinceMs ??= nowMs;
-      this.#world.checks.served.add(this.uid);
-    }
-    if (this.#workedSinceMs !== null) return nowMs - this.#workedSinceMs > this.#workMs;
-    return nowMs - this.#startedMs > this.#patienceMs;
   }
 
   #endSidecar(leaves: boolean, endingMs: number): void {

@@ -71,22 +71,15 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   "any pod that succeeded completes the job (INV-9)": [
     {
       file: "controller/ownership.ts",
-      from: "const podEnd = podEnded(owner, pod, lease);",
-      to: 'const podEnd = podEnded(owner, snapshot.pods.find(({ phase }) => phase === "Succeeded") ?? pod, lease);',
-    },
-  ],
-  "an application that was started early completes the job without a session (INV-9)": [
-    {
-      file: "controller/ownership.ts",
-      from: 'return pod.phase === "Succeeded" && pod.startedEarly && !hasServed(owner, lease);',
-      to: "return false;",
+      from: "const podEnd = podEnded(owner, pod);",
+      to: 'const podEnd = podEnded(owner, snapshot.pods.find(({ phase }) => phase === "Succeeded") ?? pod);',
     },
   ],
   "the application is served before its raise (INV-4)": [
     {
       file: "sidecar/sidecar.ts",
       from: "    const raised = await raiser.raiseAll(signal);\n",
-      to: "    this.#permit.open();\n    this.#serving = true;\n    this.#whenStarted.resolve();\n    for (const wire of this.#wires.values()) wire.serve({ identity: raiser.identity } as never);\n    const raised = await raiser.raiseAll(signal);\n",
+      to: '    this.#permit.open();\n    this.#started = true;\n    await this.#listen({ database: this.#parts.config.databases[0]!, address: { host: "x", port: 1, database: "x", user: "x", sslmode: "disable" }, raised: { jobId: 1 } as never }, identity, raiser, signal).then((wire) => this.#wires.push(wire));\n    const raised = await raiser.raiseAll(signal);\n',
     },
   ],
   "an owner that does not renew is never replaced (INV-11)": [
@@ -192,7 +185,7 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
     },
   ],
   "a pod that the database has superseded does not tell (INV-11)": [
-    { file: "sidecar/sidecar.ts", from: "void this.#raiser?.superseded(one, why);", to: "" },
+    { file: "sidecar/sidecar.ts", from: "void raiser.superseded(one, why);", to: "" },
   ],
   "the commit of a raise is not waited for (INV-4)": [
     {

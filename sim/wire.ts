@@ -2,9 +2,7 @@
  * The sidecar's proxy and the application behind it, as the database and the permit see them: sessions that are admitted,
  * transactions that enter, and at each message a look at the permit (INV-5). The wire itself is in sidecar/wire/.
  */
-import type { FenceIdentity } from "../fence/database.ts";
 import type { Witness } from "../fence/witness.ts";
-import type { RaisedGeneration } from "../sidecar/wire/admission.ts";
 import type { Wire, WireOptions } from "../sidecar/wire/thread.ts";
 import type { Database } from "./database.ts";
 import type { Network } from "./network.ts";
@@ -25,8 +23,6 @@ export interface WirePlace {
   readonly place: string;
   readonly network: Network;
   readonly database: Database;
-  /** Clients are given sessions of this generation from now on. */
-  readonly onServe: (generation: number) => void;
   /** Something of this generation is sent that may take effect. */
   readonly onMessage: (generation: number) => void;
 }
@@ -37,45 +33,24 @@ export class ModelledWire implements Wire {
   committed = 0;
   witness: Witness | undefined;
   #rejected = 0;
-  #sessions = 0;
-  #raised: RaisedGeneration | undefined;
-  #open = false;
   #stopped = false;
   readonly #options: WireOptions;
   readonly #at: WirePlace;
-  readonly #living = new Set<Session>();
+  readonly #sessions = new Set<Session>();
 
   constructor(options: WireOptions, at: WirePlace) {
     this.#options = options;
+    this.witness = options.witness;
     this.#at = at;
   }
 
   /** The application connects. */
   open(): void {
-    this.#open = true;
-    this.#begin();
+    for (let i = 0; i < CONNECTIONS; i++) void this.#client();
   }
-
-  serve(raised: RaisedGeneration): void {
-    if (this.#raised) return;
-    this.#raised = raised;
-    this.witness = raised.witness;
-    this.#at.onServe(raised.identity.generation);
-    this.#begin();
-  }
-
-  /** Whoever is held gives up; the application goes on trying, in vain. */
-  refuse(): void {}
 
   counts(): ReturnType<Wire["counts"]> {
-    return {
-      sessionsOpen: this.#living.size,
-      sessionsTotal: this.#sessions,
-      messages: 0,
-      refusedLost: this.#rejected,
-      refusedUnconfirmed: 0,
-      held: 0,
-    };
+    return { sessionsOpen: 0, sessionsTotal: 0, messages: 0, refusedLost: this.#rejected, refusedUnconfirmed: 0 };
   }
 
   rejectedWrites(): number {
@@ -88,28 +63,22 @@ export class ModelledWire implements Wire {
 
   /** The database lacks what was confirmed of this generation. */
   isSetBack(generation: number): boolean {
-    if (this.#raised?.identity.generation !== generation || !this.witness) return false;
+    const { identity } = this.#options;
+    if (identity.generation !== generation || !this.witness) return false;
     return !this.#at.database.stands(generation, this.witness);
   }
 
   stop(): Promise<void> {
     this.#stopped = true;
-    for (const session of this.#living) session.close();
+    for (const session of this.#sessions) session.close();
     return Promise.resolve();
   }
 
-  /** It was held until both are there. */
-  #begin(): void {
-    const { identity } = this.#raised ?? {};
-    if (!this.#open || !identity) return;
-    for (let i = 0; i < CONNECTIONS; i++) void this.#client(identity);
-  }
-
-  async #client(identity: FenceIdentity): Promise<void> {
+  async #client(): Promise<void> {
     const { process } = this.#at;
     while (!this.#stopped && process.alive && !this.#isLost()) {
       try {
-        await this.#session(identity);
+        await this.#session();
       } catch {
         await process.clock.sleep(RECONNECT_MS);
       }
@@ -121,12 +90,13 @@ export class ModelledWire implements Wire {
     return permit.state(this.#at.process.clock.monoMs()) === "lost";
   }
 
-  async #session(identity: FenceIdentity): Promise<void> {
+  async #session(): Promise<void> {
     const { process, place, network, database } = this.#at;
-    if (!this.#permitted(identity)) throw new Error("not permitted");
+    const { identity } = this.#options;
+    if (!this.#permitted()) throw new Error("not permitted");
     const { witness } = this;
     const session = await this.#answered(Session.open(process, place, network, database));
-    this.#living.add(session);
+    this.#sessions.add(session);
     try {
       await this.#answered(
         session.run(async (backend) => {
@@ -135,24 +105,23 @@ export class ModelledWire implements Wire {
           backend.commit();
         }),
       );
-      this.#sessions++;
       while (!this.#stopped) {
         await process.clock.sleep(process.random.unit() * THINK_MS_MAX);
-        await this.#transaction(session, identity);
+        await this.#transaction(session);
       }
     } catch (error) {
-      await this.#judge(error, identity);
+      await this.#judge(error);
       throw error;
     } finally {
-      this.#living.delete(session);
+      this.#sessions.delete(session);
       session.close();
     }
   }
 
-  async #transaction(session: Session, identity: FenceIdentity): Promise<void> {
+  async #transaction(session: Session): Promise<void> {
     const { clock, random } = this.#at.process;
-    const { generation } = identity;
-    if (!this.#permitted(identity)) return;
+    const { generation } = this.#options.identity;
+    if (!this.#permitted()) return;
     await this.#answered(
       session.run(async (backend) => {
         await backend.run(() => backend.enter(generation));
@@ -160,7 +129,7 @@ export class ModelledWire implements Wire {
       }),
     );
     if (random.unit() < IDLE_SHARE) await clock.sleep(random.unit() * IDLE_MS_MAX);
-    if (!this.#permitted(identity)) {
+    if (!this.#permitted()) {
       await this.#answered(session.run((backend) => backend.rollback()));
       return;
     }
@@ -169,19 +138,20 @@ export class ModelledWire implements Wire {
   }
 
   /** INV-5: asked at each message that begins or commits protected work. */
-  #permitted({ generation }: FenceIdentity): boolean {
-    const { permit } = this.#options;
+  #permitted(): boolean {
+    const { permit, identity } = this.#options;
     const valid = permit.state(this.#at.process.clock.monoMs()) === "valid";
-    if (valid) this.#at.onMessage(generation);
+    if (valid) this.#at.onMessage(identity.generation);
     else this.#rejected++;
     return valid;
   }
 
   /** As the wire does: the fence row says whether ownership is over. */
-  async #judge(error: unknown, { generation, holder }: FenceIdentity): Promise<void> {
+  async #judge(error: unknown): Promise<void> {
     const code = (error as { code?: unknown }).code;
     if (code !== "42501" && code !== "42P01" && code !== "LF001" && code !== "LF003" && code !== "57P01") return;
     const { process, place, network, database } = this.#at;
+    const { generation, holder } = this.#options.identity;
     const row = await this.#answered(
       network.call(process, place, () => {
         const { row, state, incarnation } = database;

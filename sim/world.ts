@@ -58,8 +58,6 @@ export class World {
   readonly checks = new Checks(this);
   readonly pods = new Map<string, PodRuntime>();
   readonly job = "run";
-  /** When the candidates' applications are started. */
-  readonly application: "Started" | "NotStarted";
   /** A machine was suspended with its clock: time that passed does not show there. */
   clocksLie = false;
   controllersClocksLie = false;
@@ -84,7 +82,6 @@ export class World {
 
   constructor(seed: number, { traced = false } = {}) {
     this.seed = seed;
-    this.application = seed % 5 < 2 ? "Started" : "NotStarted";
     this.#traced = traced;
     this.network = new Network(this.scheduler, seed);
     this.#people = new People({
@@ -146,7 +143,7 @@ export class World {
       spec: {
         databases: [{ name: DATABASE, secretName: "s" }],
         backoffLimit: 1_000,
-        standbys: { count: STANDBYS[this.seed % STANDBYS.length], application: this.application },
+        standbys: { count: STANDBYS[this.seed % STANDBYS.length] },
         template: templateOf("image"),
       },
     });

@@ -318,12 +318,7 @@ export class World {
     };
     const { generation: floor } = this.fence;
     const failure = { database: "ledger", code: "LF001", message: "over", hint: "", final: true, floor };
-    return formatReport({
-      generation,
-      fences: raised ? [fence] : [],
-      failures: raised ? [] : [failure],
-      served: raised,
-    });
+    return formatReport({ generation, fences: raised ? [fence] : [], failures: raised ? [] : [failure] });
   }
 
   #raise(pod: Stored, sidecar: Sidecar): void {

@@ -93,10 +93,5 @@ export async function runPod(
 /** As of a raise that took no time. */
 function reportOf(generation: number): string {
   const raised = { previousGeneration: null, incarnation: "x", tookMs: 1, sessionsEnded: 0, closed: false };
-  return formatReport({
-    generation,
-    fences: [{ database: "ledger", generation, ...raised }],
-    failures: [],
-    served: true,
-  });
+  return formatReport({ generation, fences: [{ database: "ledger", generation, ...raised }], failures: [] });
 }

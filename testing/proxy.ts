@@ -5,7 +5,6 @@ import { Permit } from "../lease/permit.ts";
 import { systemClock } from "../platform/clock.ts";
 import { silentLogger } from "../platform/log.ts";
 import { systemRandom } from "../platform/random.ts";
-import type { Served } from "../sidecar/wire/admission.ts";
 import { type ProxyConfig, type RunningProxy, startProxy } from "../sidecar/wire/proxy.ts";
 import { fenceVerdict } from "../sidecar/wire/verdict.ts";
 import type { Fenced, JobOfTest } from "./fenced.ts";
@@ -30,7 +29,7 @@ export interface ServedJob {
 }
 
 /** A job of its own, generation 1 of which is raised, and served until the test ends. */
-export async function serveNewJob(fenced: Fenced, options: Partial<ProxyConfig & Served> = {}): Promise<ServedJob> {
+export async function serveNewJob(fenced: Fenced, options: Partial<ProxyConfig> = {}): Promise<ServedJob> {
   const job = fenced.job(`test/served-${++jobs}`);
   const proxy = await serve(job, 1, options);
   return { job, jobId: proxy.jobId, proxy };
@@ -40,7 +39,7 @@ export async function serveNewJob(fenced: Fenced, options: Partial<ProxyConfig &
 export async function serve(
   job: JobOfTest,
   generation: number,
-  options: Partial<ProxyConfig & Served> = {},
+  options: Partial<ProxyConfig> = {},
 ): Promise<ProxyOfTest> {
   const proxy = await startFencedProxy(job, generation, options);
   onTestFinished(() => proxy.stop());
@@ -51,7 +50,7 @@ export async function serve(
 export async function startFencedProxy(
   job: JobOfTest,
   generation: number,
-  options: Partial<ProxyConfig & Served> = {},
+  options: Partial<ProxyConfig> = {},
 ): Promise<ProxyOfTest> {
   const { jobId, incarnation } = await job.raise(generation);
   const identity = job.identity(generation);
@@ -62,15 +61,18 @@ export async function startFencedProxy(
   }
   const proxy = await startProxy({
     listen: { host: "127.0.0.1", port: 0 },
+    address: job.address,
+    jobId,
+    incarnation,
+    identity,
     permit,
     clock: systemClock,
     random: systemRandom,
     log: silentLogger,
+    verdict: fenceVerdict(job.address, { identity, incarnation }, systemClock),
     drainMs: 500,
     ...options,
   });
-  const verdict = fenceVerdict(job.address, { identity, incarnation }, systemClock);
-  proxy.serve({ address: job.address, jobId, incarnation, identity, verdict, ...options });
   const open: pg.Client[] = [];
   const { port } = proxy;
   return {

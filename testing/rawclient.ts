@@ -1,6 +1,5 @@
 /** For tests: a client that sends exactly the bytes it is given and notes every message that comes back. */
 import { connect, type Socket } from "node:net";
-import { isUnixSocket, socketPath } from "../fence/database.ts";
 import { type Action, DROP, Framer, type MessageHandler } from "../sidecar/wire/framer.ts";
 import { BACK, cstring, errorFields, message } from "../sidecar/wire/messages.ts";
 
@@ -39,23 +38,14 @@ export class RawClient implements MessageHandler {
 
   /** Connects and waits for the first ReadyForQuery (or the end of the connection). */
   static async open(options: RawOptions): Promise<RawClient> {
-    const client = await RawClient.begin(options);
-    await client.until(() => client.readies === 1);
-    return client;
-  }
-
-  /** Connects and sends its startup message. `host` may be the directory of a Unix socket. */
-  static async begin(options: RawOptions): Promise<RawClient> {
-    const { host = "127.0.0.1", port } = options;
-    const socket = isUnixSocket({ host, port })
-      ? connect({ path: socketPath({ host, port }) })
-      : connect({ host, port, noDelay: true });
+    const socket = connect({ host: options.host ?? "127.0.0.1", port: options.port, noDelay: true });
     await new Promise<void>((resolve, reject) => socket.once("connect", () => resolve()).once("error", reject));
     const client = new RawClient(socket);
     const { user = "invoice_app", database = "postgres" } = options;
     const parameters = { user, database, ...options.parameters };
     const text = Object.entries(parameters).map(([name, value]) => `${name}\0${value}\0`);
     client.send(message(0, Buffer.concat([Buffer.from([0, 3, 0, options.minor ?? 0]), cstring(text.join(""))])));
+    await client.until(() => client.readies === 1);
     return client;
   }
 

@@ -10,8 +10,6 @@ export interface Serving {
   lastWords(): string;
   /** SIGKILL as a crash, SIGSTOP and SIGCONT as a pause. */
   signal(name: NodeJS.Signals): void;
-  /** How it ended: exit code or signal. */
-  readonly ended: Promise<number | string | null>;
   /** SIGTERM, and SIGKILL if that is not enough; resolves when it has ended. */
   stop(): Promise<void>;
 }
@@ -21,7 +19,7 @@ export interface ServingOptions {
   readonly ready: RegExp;
   readonly cwd?: string;
   /** Beside this process's. */
-  readonly env?: Readonly<Record<string, string | undefined>>;
+  readonly env?: Readonly<Record<string, string>>;
   /** Whom it runs as, if not as this process. */
   readonly uid?: number;
   readonly gid?: number;
@@ -53,9 +51,7 @@ export async function startServing(
   });
   const onExit = (): boolean => child.kill("SIGKILL");
   process.once("exit", onExit);
-  const ended = new Promise<number | string | null>((resolve) =>
-    child.once("close", (code, signal) => resolve(code ?? signal)),
-  );
+  const ended = new Promise<void>((resolve) => child.once("close", () => resolve()));
   const stop = async (): Promise<void> => {
     process.off("exit", onExit);
     child.kill("SIGTERM");
@@ -71,7 +67,7 @@ export async function startServing(
   try {
     const said = await untilReady(child, ready, lastWords);
     const signal = (name: NodeJS.Signals): boolean => child.kill(name);
-    return { pid: child.pid ?? 0, said, lastWords, ended, signal, stop };
+    return { pid: child.pid ?? 0, said, lastWords, signal, stop };
   } catch (error) {
     await stop();
     throw error;

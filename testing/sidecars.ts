@@ -31,8 +31,6 @@ export interface SidecarOfTestOptions {
   readonly socketDir?: string;
   readonly takeOver?: TakeOver;
   readonly purpose?: "close";
-  readonly application?: "Started";
-  readonly startWire?: typeof startWire;
   /** Names of databases that have left the spec. */
   readonly closes?: readonly string[];
   /** Names; by default `ledger` alone. */
@@ -101,7 +99,6 @@ export class Sidecars {
         ...(purpose && { purpose }),
         ...(takeOver && { takeOver }),
         ...(options.closes && { closes: options.closes.map((name) => this.#database(name, 5432)) }),
-        application: options.application ?? "NotStarted",
         timing: TIMING,
         drainMs: 200,
         databases: databases.map((name, index) => ({
@@ -110,7 +107,6 @@ export class Sidecars {
         })),
         tokenDir: this.dir,
         httpPort,
-        lastWordsPath,
       },
       pod: { name: `pod-${uid}`, uid },
       api,
@@ -118,7 +114,7 @@ export class Sidecars {
       random: systemRandom,
       log: silentLogger,
       databases: { credentials: readCredentials, connect: withConnection, probe: probeSession },
-      startWire: options.startWire ?? startWire,
+      startWire,
       startServer: startSidecarServer,
       leaveLastWords: (words) => writeFileSync(lastWordsPath, JSON.stringify(words)),
     });
@@ -128,18 +124,15 @@ export class Sidecars {
       stop.abort(new Error("SIGTERM"));
       await running;
     };
-    // Who fails tells it to whom asks.
-    this.#ends.push(() => end().catch(() => {}));
-    const status = async (): Promise<SidecarState> =>
-      (await (await fetch(`http://127.0.0.1:${httpPort}/status`)).json()) as SidecarState;
+    this.#ends.push(end);
     return {
       api,
       port,
       running,
       end,
       closed: () => sidecar.closed,
-      started: async () => (await status()).started,
-      status,
+      started: async () => (await fetch(`http://127.0.0.1:${httpPort}/started`)).status === 200,
+      status: async () => (await fetch(`http://127.0.0.1:${httpPort}/status`)).json() as Promise<SidecarState>,
       report: () => parseReport(readLease(api.lease as RawLease).report),
       lastWords: () => JSON.parse(readFileSync(lastWordsPath, "utf8")),
       lease: () => readLease(api.lease as RawLease),

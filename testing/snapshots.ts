@@ -26,8 +26,6 @@ export function aPod(attempt: number, change: Partial<PodView> = {}): PodView {
     deleting: false,
     outdated: false,
     applicationStarted: false,
-    startedEarly: false,
-    applicationEnded: false,
     sidecarRunning: true,
     waitingFor: "",
     trouble: null,

@@ -48,8 +48,6 @@ export const REASONS = {
   Preempted: "The owner's pod made room for a pod of higher priority.",
   NodeLost: "The node of the owner's pod is gone or does not answer.",
   PodSucceeded: "The owner's pod ended well.",
-  EndedUnserved:
-    "The pod's application, which runs while its pod is a candidate, ended well before it had a session as the owner; it counts as a failure. It must wait for its first connection.",
   RaiseRefused: "A database refused this owner's generation for good; it is replaced by a pod with a higher one.",
   // FenceRaised
   Raised: "Every database accepts the owner's generation only.",

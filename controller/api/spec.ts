@@ -79,15 +79,7 @@ export const fencedJobSpec = z
       .describe("Another cluster's fence of this name is taken over: its work has moved here for good."),
     suspend: z.boolean().default(false).describe("No owner and no pods while true."),
     standbys: z
-      .object({
-        count: z.int().min(0).max(100).default(0).describe("Candidates kept beside the owner."),
-        application: z
-          .enum(["NotStarted", "Started"])
-          .default("NotStarted")
-          .describe(
-            "Started: each candidate's application runs, and its database connections are held until its pod owns the job; it must wait for its first connection.",
-          ),
-      })
+      .object({ count: z.int().min(0).max(100).default(0).describe("Candidates kept beside the owner.") })
       .strict()
       .prefault({}),
     lease: leaseSpec.prefault({}),

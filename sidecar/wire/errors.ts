@@ -51,14 +51,6 @@ export function lostError(identity: FenceIdentity, verdict: Verdict, transaction
   });
 }
 
-/** What a client hears that was held for a generation which has ended before its first session. */
-export function neverServed(fenceName: string, generation: number, why: string): WireError {
-  return fenceWireError("LF001", {
-    message: `generation ${generation} of FencedJob "${fenceName}" is over before it was raised`,
-    detail: `${why.replace(/\.$/, "")}.`,
-  });
-}
-
 /** The answer to a COMMIT was lost with the connection, and the fence is another's now (INV-10: unknown, not refused). */
 export function unknownOutcome(identity: FenceIdentity, verdict: Verdict): WireError {
   return {

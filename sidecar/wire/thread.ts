@@ -1,11 +1,10 @@
 /** Starts the wire of one database in its own thread, and speaks with it. */
 import { Worker } from "node:worker_threads";
+import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
 import type { Witness } from "../../fence/witness.ts";
 import type { Permit } from "../../lease/permit.ts";
 import type { Logger } from "../../platform/log.ts";
-import type { RaisedGeneration } from "./admission.ts";
 import { Counters, type Counts } from "./counters.ts";
-import type { WireError } from "./errors.ts";
 import type { ListenAddress } from "./listen.ts";
 import type { FromWorker, ToWorker, WorkerData } from "./worker.ts";
 
@@ -13,23 +12,24 @@ export interface WireOptions {
   readonly listen: ListenAddress;
   /** Further places, served alike. */
   readonly alsoListen?: readonly ListenAddress[];
-  /** The thread reads it at each message. */
+  readonly address: DatabaseAddress;
+  readonly jobId: number;
+  /** History in which the generation was raised. */
+  readonly incarnation: string;
+  readonly identity: FenceIdentity;
+  /** Of the raise; absent where no heartbeats are kept. */
+  readonly witness?: Witness;
+  /** The thread reads it at each message; connections wait while it is closed (INV-4). */
   readonly permit: Permit;
   readonly log: Logger;
   /** The database says that another generation owns the job, or the thread has died. */
   readonly lost: (why: string) => void;
   /** How long busy sessions may go on after the permit was lost. */
   readonly drainMs?: number;
-  /** Aborted before it listens, the start is given up at once. */
-  readonly signal?: AbortSignal;
 }
 
 export interface Wire {
   readonly port: number;
-  /** The generation is raised in every database and the permit open: clients get sessions, those that wait, too (INV-4). */
-  serve(raised: RaisedGeneration): void;
-  /** It will never be served: clients are told why, those that wait, too. Nothing once it is served. */
-  refuse(why: WireError): void;
   counts(): Counts;
   /** Messages of the application that were refused because ownership is over or cannot be confirmed. */
   rejectedWrites(): number;
@@ -41,12 +41,17 @@ export interface Wire {
 
 const DRAIN_MS = 2_000;
 
-/** Resolves when it listens, and holds its clients from then on; throws when it cannot (port in use). */
+/** Resolves when it listens; throws when it cannot (port in use). */
 export async function startWire(options: WireOptions): Promise<Wire> {
   const counters = new Counters();
   const workerData: WorkerData = {
     listen: options.listen,
     alsoListen: options.alsoListen ?? [],
+    address: options.address,
+    jobId: options.jobId,
+    incarnation: options.incarnation,
+    witness: options.witness,
+    identity: options.identity,
     permitMemory: options.permit.memory,
     countersMemory: counters.memory,
     drainMs: options.drainMs ?? DRAIN_MS,
@@ -54,10 +59,9 @@ export async function startWire(options: WireOptions): Promise<Wire> {
   // In development the sources run as they are; in the bundle the thread's file lies beside the program's.
   const file = import.meta.url.endsWith(".ts") ? "./worker.ts" : "./worker.js";
   const worker = new Worker(new URL(file, import.meta.url), { workerData });
-  const tell = (message: ToWorker): void => worker.postMessage(message);
   let stopping = false;
   const exited = new Promise<void>((resolve) => worker.once("exit", () => resolve()));
-  const port = await listening(worker, options.signal);
+  const port = await listening(worker);
   worker.on("message", (message: FromWorker) => {
     if (message.kind === "lost") options.lost(message.why);
   });
@@ -68,27 +72,22 @@ export async function startWire(options: WireOptions): Promise<Wire> {
   });
   return {
     port,
-    serve: (raised) => tell({ kind: "serve", raised }),
-    refuse: (why) => tell({ kind: "refuse", why }),
     counts: () => counters.read(),
     rejectedWrites: () => {
       const { refusedLost, refusedUnconfirmed } = counters.read();
       return refusedLost + refusedUnconfirmed;
     },
-    confirmed: (witness) => tell({ kind: "witness", witness }),
+    confirmed: (witness) => worker.postMessage({ kind: "witness", witness } satisfies ToWorker),
     stop: async () => {
-      if (!stopping) tell({ kind: "stop" });
+      if (!stopping) worker.postMessage({ kind: "stop" } satisfies ToWorker);
       stopping = true;
       await exited;
     },
   };
 }
 
-function listening(worker: Worker, signal: AbortSignal | undefined): Promise<number> {
-  const giveUp = (): void => void worker.terminate();
-  if (signal?.aborted) giveUp();
-  signal?.addEventListener("abort", giveUp, { once: true });
-  const port = new Promise<number>((resolve, reject) => {
+function listening(worker: Worker): Promise<number> {
+  return new Promise((resolve, reject) => {
     const onExit = (): void => reject(new Error("the wire's thread ended before it listened"));
     worker.once("error", reject);
     worker.once("exit", onExit);
@@ -96,8 +95,7 @@ function listening(worker: Worker, signal: AbortSignal | undefined): Promise<num
       worker.off("error", reject);
       worker.off("exit", onExit);
       if (message.kind === "listening") resolve(message.port);
-      else reject(new Error(message.kind === "failed" ? message.why : "the wire's thread did not listen"));
+      else reject(new Error(message.why));
     });
   });
-  return port.finally(() => signal?.removeEventListener("abort", giveUp));
 }
