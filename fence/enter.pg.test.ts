@@ -44,12 +44,14 @@ describe.each(postgresVersions().found)("fence.enter on PostgreSQL %i", (version
     expect(more).toEqual([]);
     const application = await fenced.connect();
     await application.query("SET default_transaction_read_only = off");
-    await fenced.raise(6);
+    // All by the one that the page names: another issuer's would be refused (LF005).
+    const issuer = "my scheduler";
+    await fenced.raise(6, { issuer });
     await application.query(raise!);
     await application.query(transaction!);
     expect((await admin.query("SELECT sent_by FROM invoice WHERE id = 1")).rows).toEqual([{ sent_by: 7 }]);
     expect(await fenced.row()).toMatchObject({ generation: 7, holderName: "worker on host a" });
-    await fenced.raise(8);
+    await fenced.raise(8, { issuer });
     const error = await failure(application.query(transaction!));
     expect(error).toMatchObject({ code: "LF001" });
     expect(error.message).toBe('LF001: generation 7 of FencedJob "billing/invoice-run" is over, or was never raised');
