@@ -21,7 +21,11 @@ export interface RaceOptions {
   readonly raisers?: number;
   /** The table is protected, and writers only claim their generation, or call fence.enter, instead of locking. */
   readonly protectedTable?: boolean;
+  /** How many of the raised generations are closed by their own. */
+  readonly closeShare?: number;
 }
+
+const CLOSE_SHARE = 0.3;
 
 export interface RaceOutcome extends CommitOrder {
   /** Transactions refused at the gate. */
@@ -59,7 +63,7 @@ class Race {
 
   constructor(fenced: Fenced, options: RaceOptions) {
     this.#fenced = fenced;
-    this.#options = { writers: 14, raisers: 3, protectedTable: false, ...options };
+    this.#options = { writers: 14, raisers: 3, protectedTable: false, closeShare: CLOSE_SHARE, ...options };
     this.#random = seededRandom(options.seed);
     this.#untilMs = clock.monoMs() + options.ms;
   }
@@ -166,7 +170,7 @@ class Race {
         const raised = await this.#fenced.raise(generation, { drainMs: this.#below(80), signal: abort.signal });
         this.#raised = Math.max(this.#raised, generation);
         this.#seen.raiseMsMax = Math.max(this.#seen.raiseMsMax, Math.round(raised.tookMs));
-        if (this.#chance(0.3)) await this.#close(generation);
+        if (this.#chance(this.#options.closeShare)) await this.#close(generation);
       } catch (error) {
         if (abort.signal.aborted) this.#seen.raisersKilled++;
         else if (isKilledAtStart(error)) this.#seen.raisesLost++;
