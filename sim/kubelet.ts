@@ -8,6 +8,7 @@ import type { LastWords } from "../lease/report.ts";
 import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import type { SidecarState } from "../sidecar/http.ts";
 import { Sidecar } from "../sidecar/sidecar.ts";
+import { givenConfig } from "../testing/givenconfig.ts";
 import type { Stored } from "./apiserver.ts";
 import { kubeClient } from "./kubeclient.ts";
 import { newProcess, type Process, streamOf } from "./process.ts";
@@ -49,7 +50,7 @@ export class PodRuntime {
     this.#world = world;
     this.name = pod.metadata.name;
     this.uid = pod.metadata.uid;
-    this.#config = configOf(pod);
+    this.#config = givenConfig({ spec: pod.spec });
     const random = streamOf(world.seed, `pod ${this.name}`);
     this.#workMs = world.workMs(random);
     this.process = this.#newProcess();
@@ -240,9 +241,4 @@ export class PodRuntime {
     if (this.application === "succeeded" && finished) this.#world.checks.succeeded.add(this.uid);
     if (finished) this.#over = true;
   }
-}
-
-function configOf({ spec }: Stored): SidecarConfig {
-  const [sidecar] = [...(spec.initContainers ?? []), ...spec.containers];
-  return JSON.parse(sidecar.env.find(({ name }: { name: string }) => name === "FENCEDJOB_SIDECAR").value);
 }

@@ -13,7 +13,6 @@ import type { KubeObject, RawObject } from "../controller/kube/objects.ts";
 import { type RawPod, SIDECAR_NAME } from "../controller/snapshot.ts";
 import { withConnection } from "../fence/connection.ts";
 import type { DatabaseAddress } from "../fence/database.ts";
-import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import { systemClock } from "../platform/clock.ts";
 import { silentLogger } from "../platform/log.ts";
 import { systemRandom } from "../platform/random.ts";
@@ -24,6 +23,7 @@ import { Sidecar } from "../sidecar/sidecar.ts";
 import { probeSession } from "../sidecar/wire/probe.ts";
 import { startWire } from "../sidecar/wire/thread.ts";
 import type { TestApiServer } from "./apiserver.ts";
+import { givenConfig } from "./givenconfig.ts";
 import { freePort } from "./postgres.ts";
 
 export interface PodHostOptions {
@@ -166,15 +166,4 @@ export class PodHost {
       .patch<RawObject>(RESOURCES.pods, { namespace, name }, { status }, { subresource: "status" })
       .catch(() => {});
   }
-}
-
-function givenConfig({ spec = {} }: RawPod): SidecarConfig {
-  const containers = [...((spec.initContainers as Container[]) ?? []), ...(spec.containers as Container[])];
-  const { env = [] } = containers.find(({ name }) => name === SIDECAR_NAME) ?? {};
-  return JSON.parse(env.find(({ name }) => name === "FENCEDJOB_SIDECAR")?.value ?? "");
-}
-
-interface Container {
-  readonly name: string;
-  readonly env?: readonly { readonly name: string; readonly value?: string }[];
 }

@@ -3,8 +3,10 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { RawObject } from "../controller/kube/objects.ts";
+import type { RawPod } from "../controller/snapshot.ts";
 import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import type { TestApiServer } from "./apiserver.ts";
+import { givenConfig } from "./givenconfig.ts";
 import { freePort } from "./postgres.ts";
 import { type Serving, startServing } from "./serving.ts";
 import { until } from "./until.ts";
@@ -22,11 +24,8 @@ const FENCEDJOB = join(import.meta.dirname, "..", "cli", "fencedjob.ts");
 /** Resolves when it serves; the pod must be granted meanwhile. With the token of the pod's own account, bound to it. */
 export async function startSidecarProcess({ server, pod, uri }: SidecarProcessOptions): Promise<Serving> {
   const { name, namespace = "", uid = "" } = pod.metadata;
-  const { initContainers, serviceAccountName } = pod.spec as {
-    initContainers: { env: { name: string; value: string }[] }[];
-    serviceAccountName: string;
-  };
-  const given = JSON.parse(initContainers[0]?.env.find((one) => one.name === "FENCEDJOB_SIDECAR")?.value ?? "");
+  const { serviceAccountName } = pod.spec as { serviceAccountName: string };
+  const given = givenConfig(pod as RawPod);
   const dir = mkdtempSync(join(tmpdir(), "fencedjob-sidecar-"));
   const bound = ["--bound-object-kind", "Pod", "--bound-object-name", name, "--bound-object-uid", uid];
   const token = await server.kubectl([
@@ -40,7 +39,7 @@ export async function startSidecarProcess({ server, pod, uri }: SidecarProcessOp
   ]);
   writeFileSync(join(dir, "token"), token);
   writeFileSync(join(dir, "ca.crt"), server.caPem);
-  const databases = (given as SidecarConfig).databases.map((database) => {
+  const databases = given.databases.map((database) => {
     const files = join(dir, database.name);
     mkdirSync(files);
     writeFileSync(join(files, "uri"), uri);
