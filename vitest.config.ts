@@ -7,8 +7,10 @@ const project = (name: string, include: string[], options: { exclude?: string[];
     include,
     exclude: ["node_modules/**", "dist/**", ...(options.exclude ?? [])],
     fileParallelism: options.fileParallelism ?? true,
-    testTimeout: 60_000,
-    hookTimeout: 120_000,
+    // Of pure waiting: on a busy machine it costs nothing to be patient, and only what has failed takes the time.
+    testTimeout: 180_000,
+    hookTimeout: 300_000,
+    expect: { poll: { timeout: 120_000 } },
   },
 });
 

@@ -4,23 +4,22 @@
  *
  * What is told is from send to send, by the renewal times that the API server stored. `--write` keeps it in bench/results/.
  */
+
 import { loadavg } from "node:os";
 import { parseArgs } from "node:util";
 import { command } from "../conformance/command.ts";
 import { PGBENCH } from "../conformance/pgbench.ts";
 import { readStatus } from "../controller/api/status.ts";
-import { KubeApi, RESOURCES } from "../controller/kube/api.ts";
-import { loadKubeConfig } from "../controller/kube/config.ts";
+import { RESOURCES } from "../controller/kube/api.ts";
 import type { RawObject } from "../controller/kube/objects.ts";
 import { SIDECAR_NAME } from "../controller/snapshot.ts";
 import { LeaseClient } from "../lease/client.ts";
-import { readLease } from "../lease/record.ts";
 import { DEFAULT_ELECTION_TIMING, type LeaseTiming } from "../lease/timing.ts";
-import { systemClock, wallMsOf } from "../platform/clock.ts";
-import { httpClient } from "../platform/http.ts";
-import { startApiServer } from "../testing/apiserver.ts";
+import { systemClock } from "../platform/clock.ts";
 import { ELECTION_LEASE, startControllerProcess } from "../testing/controllerprocess.ts";
+import { startJobServer } from "../testing/jobserver.ts";
 import { freePort } from "../testing/postgres.ts";
+import { Renewals } from "../testing/renewals.ts";
 import { startSidecarProcess } from "../testing/sidecarprocess.ts";
 import { until } from "../testing/until.ts";
 import { quantile } from "./figures.ts";
@@ -52,44 +51,18 @@ const { values } = parseArgs({
   },
 });
 
-/** The renewals of one Lease, as a watch shows them. */
-class Renewals {
-  readonly #gapsMs: number[] = [];
-  readonly #intervalMs: number;
-  readonly #grants = new Set<string>();
-  #lastMs: number | undefined;
-
-  constructor(intervalMs: number) {
-    this.#intervalMs = intervalMs;
-  }
-
-  async follow(lease: LeaseClient, signal: AbortSignal): Promise<void> {
-    while (!signal.aborted) {
-      for await (const news of lease.watch(undefined, signal)) {
-        if (news.kind !== "lease") continue;
-        const { holder, generation, renewTime } = readLease(news.lease);
-        if (!this.#grants.has(`${holder} ${generation}`)) this.#lastMs = undefined;
-        this.#grants.add(`${holder} ${generation}`);
-        const ms = wallMsOf(renewTime ?? "");
-        if (this.#lastMs !== undefined && ms > this.#lastMs) this.#gapsMs.push(ms - this.#lastMs);
-        this.#lastMs = ms;
-      }
-    }
-  }
-
-  facts(durationMs: number, marginMs: number) {
-    const sorted = Float64Array.from(this.#gapsMs).sort();
-    return {
-      holders: this.#grants.size,
-      renewals: sorted.length + 1,
-      intervalMs: this.#intervalMs,
-      gapMedianMs: Math.round(quantile(sorted, 0.5)),
-      gapP99Ms: Math.round(quantile(sorted, 0.99)),
-      gapMaxMs: Math.round(sorted.at(-1) ?? 0),
-      /** A longer gap would have stopped the holder. */
-      gapAllowedMs: durationMs - marginMs,
-    };
-  }
+function factsOf({ gapsMs, grants }: Renewals, timing: LeaseTiming) {
+  const sorted = Float64Array.from(gapsMs).sort();
+  return {
+    holders: grants.size,
+    renewals: sorted.length + 1,
+    intervalMs: timing.renewIntervalMs,
+    gapMedianMs: Math.round(quantile(sorted, 0.5)),
+    gapP99Ms: Math.round(quantile(sorted, 0.99)),
+    gapMaxMs: Math.round(sorted.at(-1) ?? 0),
+    /** A longer gap would have stopped the holder. */
+    gapAllowedMs: timing.durationMs - timing.marginMs,
+  };
 }
 
 const end: (() => Promise<unknown> | unknown)[] = [];
@@ -103,14 +76,9 @@ async function soak(minutes: number): Promise<void> {
   const startedAt = systemClock.wall().toISOString();
   const ground = await startGround();
   end.push(() => ground.stop());
-  const server = await startApiServer();
-  end.push(() => server.stop());
-  const kube = await loadKubeConfig({ env: {}, kubeconfigPath: server.kubeconfigPath });
-  const client = httpClient({ ...kube, clock: systemClock });
-  end.push(() => client.close());
-  const api = new KubeApi(client, systemClock, "fencedjob-soak");
-  await server.kubectl(["apply", "-f", "crds/fencedjob.yaml"]);
-  await until(() => api.list(RESOURCES.fencedJobs).then(() => true));
+  const jobServer = await startJobServer();
+  end.push(() => jobServer.stop());
+  const { server, client, api } = jobServer;
   await server.createNamespace(NAMESPACE);
   for (const name of ["a", "b"]) {
     const controller = await startControllerProcess({ server, namespace: NAMESPACE, name });
@@ -127,8 +95,8 @@ async function soak(minutes: number): Promise<void> {
   console.log(`soaking for ${minutes} min`);
 
   const stop = new AbortController();
-  const owner = new Renewals(OWNER.renewIntervalMs);
-  const leader = new Renewals(DEFAULT_ELECTION_TIMING.renewIntervalMs);
+  const owner = new Renewals();
+  const leader = new Renewals();
   const watching = [
     owner.follow(new LeaseClient(client, { namespace: NAMESPACE, name: JOB }), stop.signal),
     leader.follow(new LeaseClient(client, { namespace: NAMESPACE, name: ELECTION_LEASE }), stop.signal),
@@ -158,8 +126,8 @@ async function soak(minutes: number): Promise<void> {
       minutes: Math.round((minutes * 60_000 - (endMs - systemClock.monoMs())) / 6_000) / 10,
       loadOfMachine: { mean: round(loads.reduce((a, b) => a + b) / loads.length), max: round(Math.max(...loads)) },
       pgbench: { clients: CLIENTS, ratePerSecond: Number(values.rate), ...load },
-      job: { generation, ownersLost: history.length, ...owner.facts(OWNER.durationMs, OWNER.marginMs) },
-      controllers: leader.facts(DEFAULT_ELECTION_TIMING.durationMs, DEFAULT_ELECTION_TIMING.marginMs),
+      job: { generation, ownersLost: history.length, ...factsOf(owner, OWNER) },
+      controllers: factsOf(leader, DEFAULT_ELECTION_TIMING),
     };
     console.log(JSON.stringify(result));
     if (values.write) writeSoak(result);

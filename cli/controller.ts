@@ -4,8 +4,10 @@ import { type Command, Option } from "commander";
 import { DEFAULT_ELECTION_TIMING } from "../lease/timing.ts";
 import { systemClock } from "../platform/clock.ts";
 import { httpClient } from "../platform/http.ts";
+import { whenAborted } from "../platform/pause.ts";
 import { systemRandom } from "../platform/random.ts";
-import { processLogger, untilTerminated, whenAborted } from "./process.ts";
+import { processLogger } from "./process.ts";
+import { untilTerminated } from "./terminated.ts";
 
 export function registerController(program: Command): void {
   program
@@ -54,11 +56,11 @@ export function registerController(program: Command): void {
       ),
     )
     .action(async (options) => {
+      const signal = untilTerminated();
       // Here and not above: the schema of the resource costs a sidecar 10 MB that it does not use.
       const { startController } = await import("../controller/controller.ts");
       const { loadKubeConfig } = await import("../controller/kube/config.ts");
       const log = processLogger("controller");
-      const signal = untilTerminated();
       const kube = await loadKubeConfig({ env: process.env });
       const controller = await startController({
         kube,

@@ -56,6 +56,11 @@ test("from an empty database to a raised fence, each command says what it did an
       said: expect.stringContaining("generation 3 closed"),
     });
   }
+  // Of somebody who has raised above the one that was to be closed, another cluster perhaps.
+  expect(await db(app, "close", "--job", "billing/invoice-run", "--generation", "2")).toMatchObject({
+    code: 0,
+    said: expect.stringContaining("left alone"),
+  });
   expect(await close("billing/another")).toMatchObject({ code: 0, said: expect.stringContaining("nothing to close") });
 });
 

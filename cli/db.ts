@@ -51,6 +51,7 @@ export function registerDb(program: Command): void {
 
   command("close", "close the fence of a job by hand: its last generation is refused, until the next one is raised")
     .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
+    .option("--generation <number>", "up to this one; a higher one is somebody else's by now, and left alone", Number)
     .option("--drain-seconds <seconds>", "how long its transactions may go on", Number, 2)
     .action(refusable(closeByHand));
 
@@ -180,12 +181,19 @@ async function raiseByHand(options: RaiseCommand): Promise<Raised> {
   );
 }
 
-async function closeByHand(options: Omit<RaiseCommand, "generation" | "holder">): Promise<void> {
-  const { databaseUrl, job: fenceName, drainSeconds } = options;
+async function closeByHand(
+  options: Omit<RaiseCommand, "generation" | "holder"> & { readonly generation?: number },
+): Promise<void> {
+  const { databaseUrl, job: fenceName, drainSeconds, generation: highest = Number.POSITIVE_INFINITY } = options;
   const address = addressFromUrl(databaseUrl);
   const row = await readFence(address, fenceName, { clock: systemClock });
   if (!row || row.generation === 0) return say(`${fenceName}: never raised in this database, nothing to close.`);
   const { generation, holder, holderName } = row;
+  if (generation > highest) {
+    return say(
+      `${fenceName}: generation ${generation} (${holderName}) is in force, which has closed ${highest}. It is left alone.`,
+    );
+  }
   const closing = { drainMs: drainSeconds * 1000, clock: systemClock };
   const { sessionsEnded, tookMs } = await closeFence(address, { fenceName, generation, holder, holderName }, closing);
   say(`${fenceName}: generation ${generation} closed in ${Math.round(tookMs)} ms, ${sessionsEnded} sessions ended.`);

@@ -13,7 +13,8 @@ import type { ServerCertificate } from "../sidecar/wire/opening.ts";
 import { probeSession } from "../sidecar/wire/probe.ts";
 import { type RunningProxy, startProxy } from "../sidecar/wire/proxy.ts";
 import { fenceVerdict, isLoss, sayVerdict, type Verdict } from "../sidecar/wire/verdict.ts";
-import { processLogger, untilTerminated } from "./process.ts";
+import { processLogger } from "./process.ts";
+import { untilTerminated } from "./terminated.ts";
 
 /** Exit code when another generation owns the job, at the start or later. */
 const FENCED_OUT = 3;
@@ -107,17 +108,13 @@ async function runProxy(options: ProxyCommand): Promise<number> {
     listen,
     alsoListen,
     ...(tls && { tls }),
-    address,
-    jobId: raised.jobId,
-    incarnation: raised.incarnation,
-    identity,
     permit,
     clock: systemClock,
     random: systemRandom,
     log: processLogger("proxy"),
-    verdict,
     drainMs,
   });
+  proxy.serve({ address, identity, verdict, jobId: raised.jobId, incarnation: raised.incarnation });
   const places = [{ host: listen.host, port: proxy.port }, ...alsoListen];
   say(
     `generation ${identity.generation} of "${options.job}" raised in ${Math.round(raised.tookMs)} ms; listening on ${places.map(sayEndpoint).join(", ")}`,

@@ -12,15 +12,15 @@ import { openLeaseClient } from "../sidecar/leaseclient.ts";
 import { Sidecar } from "../sidecar/sidecar.ts";
 import { probeSession } from "../sidecar/wire/probe.ts";
 import { startWire } from "../sidecar/wire/thread.ts";
-import { processLogger, untilTerminated } from "./process.ts";
-
-const TERMINATION_LOG = "/dev/termination-log";
+import { processLogger } from "./process.ts";
+import { untilTerminated } from "./terminated.ts";
 
 export function registerSidecar(program: Command): void {
   program
     .command("sidecar")
     .description("hold the Lease, raise the fence and proxy one pod's PostgreSQL traffic (started by the controller)")
     .action(async () => {
+      const signal = untilTerminated();
       const { FENCEDJOB_SIDECAR, POD_NAME, POD_UID, KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT } = process.env;
       if (!FENCEDJOB_SIDECAR || !POD_NAME || !POD_UID || !KUBERNETES_SERVICE_HOST) {
         throw new Error(
@@ -37,7 +37,6 @@ export function registerSidecar(program: Command): void {
         name: config.job,
         clock: systemClock,
       });
-      const signal = untilTerminated();
       const log = processLogger("sidecar").with({ job: `${config.namespace}/${config.job}`, pod: POD_NAME });
       const sidecar = new Sidecar({
         config,
@@ -49,7 +48,7 @@ export function registerSidecar(program: Command): void {
         databases: { credentials: readCredentials, connect: withConnection, probe: probeSession },
         startWire,
         startServer: startSidecarServer,
-        leaveLastWords: (words) => writeFileSync(TERMINATION_LOG, JSON.stringify(words)),
+        leaveLastWords: (words) => writeFileSync(config.lastWordsPath, JSON.stringify(words)),
       });
       await sidecar.run(signal);
       if (config.purpose === "close" && !sidecar.closed) process.exitCode = 1;

@@ -12,6 +12,26 @@ test("a candidate whose sidecar does not run yet is granted nothing", () => {
   expect(plan.status.summary).toBe("Waiting: image pull");
 });
 
+test("INV-9: of started candidates one whose application runs is granted, one that is to be started again last, never one whose application has ended", () => {
+  const candidates = [1, 2, 3].map((attempt) => ({ attempt, pod: `run-${attempt}` }));
+  const grantedTo = (...changes: Partial<PodView>[]): string | undefined => {
+    const pods = changes.map((change, i) => aPod(i + 1, { startedEarly: true, ...change }));
+    const spec = aSpec({ standbys: { count: 2, application: "Started" } });
+    return decide(aSnapshot({ spec, status: { attempt: 3, candidates }, pods })).status.owner?.pod;
+  };
+  const ended = { applicationStarted: true, applicationEnded: true };
+  const runs = { applicationStarted: true, applicationRuns: true };
+  const trouble = { reason: "CrashLoopBackOff", text: "container app: CrashLoopBackOff" };
+  const crashing = { applicationStarted: true, trouble };
+  expect(grantedTo(ended, {}, runs)).toBe("run-3");
+  expect(grantedTo(crashing, ended, runs)).toBe("run-3");
+  expect(grantedTo(crashing, {}, ended)).toBe("run-2");
+  // It may need a first session to go on.
+  expect(grantedTo(ended, crashing, ended)).toBe("run-2");
+  expect(grantedTo(ended, {}, {})).toBe("run-2");
+  expect(grantedTo(ended, ended, ended)).toBeUndefined();
+});
+
 test("an overdue renewal prepares a candidate and takes nothing away", () => {
   const plan = decide(
     aSnapshot({
@@ -108,21 +128,36 @@ test("a wall clock that was set back delays nothing for longer than the backoff"
   expect(plan.requeueAfterMs).toBe(2_000);
 });
 
+const supersededAt = (until: string, wallMs = WALL_MS): Plan => {
+  const past = {
+    generation: 1,
+    pod: "run-1",
+    uid: "uid-1",
+    from: until,
+    until,
+    reason: "LeaseExpired",
+    rejectedWrites: 0,
+  };
+  const status = { generation: 2, attempt: 2, owner: owner(2, 2), history: [past] };
+  return decide(aSnapshot({ status, pods: [aPod(1), aPod(2)], lease: aLease(2, 2), wallMs }));
+};
+
 test("a superseded pod lingers to see the refusal, then is deleted", () => {
-  const until = (iso: string) => ({
-    generation: 2,
-    attempt: 2,
-    owner: owner(2, 2),
-    history: [
-      { generation: 1, pod: "run-1", uid: "uid-1", from: iso, until: iso, reason: "LeaseExpired", rejectedWrites: 0 },
-    ],
-  });
-  const common = { pods: [aPod(1), aPod(2)], lease: aLease(2, 2) };
-  expect(decide(aSnapshot({ status: until("2026-11-29T12:59:30Z"), ...common })).actions).toEqual([]);
-  expect(decide(aSnapshot({ status: until("2026-11-29T12:58:00Z"), ...common })).actions).toEqual([
-    { kind: "deletePod", pod: "run-1", uid: "uid-1" },
-  ]);
+  expect(supersededAt("2026-11-29T12:59:30Z").actions).toEqual([]);
+  expect(supersededAt("2026-11-29T12:58:00Z").actions).toEqual([{ kind: "deletePod", pod: "run-1", uid: "uid-1" }]);
 });
+
+test.each(["2026-11-29T13:00:02Z", "2027-11-29T13:00:00Z"])(
+  "a superseded pod has its minute, and no more, where the clock is behind its end (%s)",
+  (until) => {
+    const plan = supersededAt(until);
+    expect(plan.actions).toEqual([]);
+    const [past] = plan.status.history;
+    expect(past?.until).toBe("2026-11-29T13:00:00Z");
+    expect(kinds(supersededAt(past?.until ?? "", WALL_MS + 59_000))).toEqual([]);
+    expect(kinds(supersededAt(past?.until ?? "", WALL_MS + 61_000))).toEqual(["deletePod"]);
+  },
+);
 
 test("a pod name taken by somebody else is given up for the next attempt", () => {
   const plan = decide(
@@ -153,6 +188,33 @@ test("an owner of an older spec is replaced only while its application has not s
   // At once, not after the time in which a superseded application may see the refusal.
   expect(kinds(idle)).toEqual(["createPod", "deletePod"]);
   expect(after({ applicationStarted: true }).status.owner?.generation).toBe(1);
+  // One that is started early has not begun before it is served.
+  expect(after({ applicationStarted: true, startedEarly: true }).status.history[0]?.reason).toBe("SpecChanged");
   const unfit = { ok: false, reason: "InvalidTemplate", message: "x" } as const;
   expect(after({}, unfit).status.owner?.generation).toBe(1);
+});
+
+test("a database that is added costs an owner at work neither its standby nor what it has made up for", () => {
+  const fences = [{ database: "ledger", generation: 1, incarnation: "x", secretName: "ledger-db" }];
+  const report = JSON.stringify({
+    generation: 1,
+    fences: [{ ...fences[0], previousGeneration: null, tookMs: 1, sessionsEnded: 0 }],
+    failures: [],
+    served: true,
+  });
+  const databases = ["ledger", "audit"].map((name, i) => ({ name, secretName: `${name}-db`, port: 5432 + i }));
+  const after = (applicationStarted: boolean): Plan =>
+    decide(
+      aSnapshot({
+        spec: aSpec({ standbys: { count: 1 }, databases }),
+        status: owned({ fences, failures: 2, owner: { ...owner(1, 1), since: "2026-11-29T12:40:00Z" } }),
+        pods: [aPod(1, { phase: "Running", applicationStarted })],
+        lease: aLease(1, 1, { report }),
+      }),
+    );
+  expect(kinds(after(true))).toEqual(["createPod"]);
+  expect(after(true).status.failures).toBe(0);
+  // It still raises: the standby's start would take processor time from that.
+  expect(kinds(after(false))).toEqual([]);
+  expect(after(false).status.failures).toBe(2);
 });

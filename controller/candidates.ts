@@ -2,14 +2,13 @@
 import { isoSeconds, wallMsOf } from "../platform/clock.ts";
 import type { FencedJobSpec } from "./api/spec.ts";
 import { HISTORY_MAX } from "./api/status.ts";
+import { backoffLeftMs, closerFailed } from "./backoff.ts";
 import type { Draft } from "./draft.ts";
-import type { OwnerState } from "./ownership.ts";
-import { isAlive, isClosing, type PodView } from "./snapshot.ts";
+import { hasRaised, MUST_WAIT, type OwnerState } from "./ownership.ts";
+import { isAdmitted, isAlive, isClosing, type PodView } from "./snapshot.ts";
 
 /** A superseded pod may see the refusal and log it before it is deleted; the fence protects meanwhile. */
 const SUPERSEDED_LINGER_MS = 60_000;
-const BACKOFF_MS_BASE = 1_000;
-const BACKOFF_MS_MAX = 300_000;
 /** Ended pods kept for their logs. */
 const ENDED_PODS_MAX = HISTORY_MAX;
 
@@ -19,27 +18,18 @@ export function candidatesWanted(draft: Draft, spec: FencedJobSpec, state: Owner
   const successor = !status.owner || state?.kind === "overdue" || ownerLeaves;
   const atRest = (isClosing(snapshot) ? 0 : spec.standbys.count) + (successor ? 1 : 0);
   // A standby's start takes processor time from a takeover under way: it comes after the raise.
-  const settled = status.owner !== undefined && status.fence === status.owner.generation;
+  const settled = hasRaised(status, snapshot);
   const wanted = settled ? atRest : Math.min(atRest, Math.max(status.candidates.length, successor ? 1 : 0));
   // Also beside a healthy owner: standbys that fail at once would else be made anew without a pause.
   const leftMs = backoffLeftMs(draft);
   if (leftMs <= 0 || status.candidates.length >= wanted) return wanted;
   draft.lookAgainIn(leftMs);
-  if (!status.owner) {
+  if (!status.owner && !isClosing(snapshot)) {
     const message = `failure ${status.failures}; the next candidate starts at ${isoSeconds(snapshot.wallMs + leftMs)}`;
     draft.condition("Owned", "False", "BackingOff", message);
     status.summary = `Backing off after failure ${status.failures}`;
   }
   return status.candidates.length;
-}
-
-function backoffLeftMs({ status, snapshot, wall }: Draft): number {
-  if (status.failures === 0 || !status.lastFailureTime) return 0;
-  // The wall clock was set back: nobody waits until it has caught up.
-  if (wallMsOf(status.lastFailureTime) > snapshot.wallMs) status.lastFailureTime = wall;
-  // The first failure is succeeded at once: most are the only one.
-  const backoffMs = status.failures === 1 ? 0 : Math.min(BACKOFF_MS_BASE * 2 ** (status.failures - 1), BACKOFF_MS_MAX);
-  return wallMsOf(status.lastFailureTime) + backoffMs - snapshot.wallMs;
 }
 
 /** Candidates that can no longer be granted leave the list; one that ended by itself counts as a failure. */
@@ -59,21 +49,31 @@ export function dropLostCandidates(draft: Draft, closing: boolean): void {
       );
       return false;
     }
-    // Made anew from the present spec: the change may be what it waits for.
-    if (isAlive(pod)) return !pod.deleting && !pod.outdated;
-    if (!closes) status.failures += 1;
-    status.lastFailureTime = draft.wall;
+    // Made anew from the present spec, if it can be: the change may be what it waits for.
+    if (isAlive(pod)) return !pod.deleting && !(pod.outdated && (closes || isAdmitted(snapshot)));
+    if (closes) closerFailed(draft);
+    else {
+      status.failures += 1;
+      status.lastFailureTime = draft.wall;
+    }
+    const hint = pod.startedEarly ? `. ${MUST_WAIT}` : "";
     draft.event(
       "Warning",
       "PodFailed",
-      `candidate ${name} ended before it was granted anything: ${pod.failure || pod.phase}`,
+      `candidate ${name} ended before it was granted anything: ${pod.failure || pod.phase}${hint}`,
     );
     return false;
   });
 }
 
-export function keepCandidates(draft: Draft, wanted: number, closes = false): void {
+export function keepCandidates(draft: Draft, atMost: number, closes = false): void {
   const { status, snapshot } = draft;
+  let wanted = atMost;
+  if (!closes && !isAdmitted(snapshot)) {
+    // No new one; a webhook that is down, or a slip in the template, costs none of those that are there its place.
+    status.candidates = status.candidates.filter(({ pod }) => snapshot.pods.some(({ name }) => name === pod));
+    wanted = Math.min(atMost, status.candidates.length);
+  }
   // The newest go first: an older candidate is likelier to be ready.
   status.candidates = status.candidates.slice(0, wanted);
   while (status.candidates.length < wanted) {
@@ -91,11 +91,16 @@ export function keepCandidates(draft: Draft, wanted: number, closes = false): vo
   }
 }
 
+/**
+ * One whose application runs already, if there is one. One that has given up while it waited, and is to be started again, comes last
+ * and not never: it may be an application that needs its first session.
+ */
 export function readyCandidate(draft: Draft): PodView | undefined {
   const { pods } = draft.snapshot;
-  return draft.status.candidates
-    .map(({ pod }) => pods.find(({ name }) => name === pod))
-    .find((pod) => pod?.sidecarRunning && !pod.deleting && isAlive(pod));
+  const ready = draft.status.candidates
+    .flatMap(({ pod }) => pods.filter(({ name }) => name === pod))
+    .filter((pod) => pod.sidecarRunning && !pod.deleting && !pod.applicationEnded && isAlive(pod));
+  return ready.find(({ applicationRuns }) => applicationRuns) ?? ready.find(({ trouble }) => !trouble) ?? ready[0];
 }
 
 /** Surplus candidates, superseded pods after their time, and ended pods beyond those kept for their logs. */
@@ -109,13 +114,24 @@ export function collectPods(draft: Draft): void {
     if (kept.has(pod.name)) continue;
     const past = status.history.find(({ uid }) => uid === pod.uid);
     const lingers = past && past.reason !== "SpecChanged" && !status.completionTime;
+    // The clock was set back, or another controller's is ahead: from now on, and not until it has caught up.
+    if (past && wallMsOf(past.until) > snapshot.wallMs) past.until = draft.wall;
     const lingersMs = lingers ? wallMsOf(past.until) + SUPERSEDED_LINGER_MS - snapshot.wallMs : 0;
-    // Longer than that: the wall clock was set back.
-    if (lingersMs > 0 && lingersMs <= SUPERSEDED_LINGER_MS) draft.lookAgainIn(lingersMs);
+    if (lingersMs > 0) draft.lookAgainIn(lingersMs);
     else surplus.push(pod);
   }
   for (const pod of surplus) {
-    if (!pod.deleting && !alreadyAsked.has(pod.name))
-      draft.actions.push({ kind: "deletePod", pod: pod.name, uid: pod.uid });
+    if (pod.deleting || alreadyAsked.has(pod.name)) continue;
+    tellUnknown(draft, pod);
+    draft.actions.push({ kind: "deletePod", pod: pod.name, uid: pod.uid });
   }
+}
+
+/** Made by hand, or by a controller whose status was lost since (A01). */
+function tellUnknown(draft: Draft, { name, attempt }: PodView): void {
+  const { snapshot, status } = draft;
+  if (attempt > 0 && attempt <= snapshot.status.attempt) return;
+  const { owner } = status;
+  const who = owner ? `the owner is ${owner.pod} (generation ${owner.generation})` : "there is no owner";
+  draft.event("Warning", "UnknownPod", `pod ${name} is not one that this job has made: it is deleted; ${who}`);
 }

@@ -1,6 +1,6 @@
 /** Suspension and deletion: pods are stopped, fences are closed, and only then it is said, or the FencedJob let go (INV-3). */
 import { expect, test } from "vitest";
-import { aLease, aPod, aSnapshot, aSpec, condition, kinds, owned, owner } from "../testing/snapshots.ts";
+import { aLease, aPod, aSnapshot, aSpec, condition, failureReport, kinds, owned, owner } from "../testing/snapshots.ts";
 import { decide } from "./decide.ts";
 import type { Plan } from "./draft.ts";
 import type { Snapshot } from "./snapshot.ts";
@@ -101,6 +101,27 @@ test.each([
   },
 );
 
+test.each(["Failed", "Succeeded"] as const)(
+  "INV-3: a fence that an owner tells of first when its pod has %s is known to be open",
+  (phase) => {
+    const before = [aFence({ closed: true })];
+    const status = owned({
+      generation: 2,
+      attempt: 2,
+      owner: owner(2, 2),
+      fences: before,
+      history: [past("Released")],
+    });
+    const pods = [aPod(2, { phase })];
+    const ends = decide(aSnapshot({ status, pods, lease: aLease(2, 2, { report: report(false, 2) }) }));
+    expect(ends.status.owner).toBeUndefined();
+    expect(ends.status.fences).toMatchObject([{ database: "ledger", generation: 2, secretName: "ledger-db" }]);
+    expect(ends.status.fences[0]?.closed).toBeUndefined();
+    const over = decide(aSnapshot({ ...deleted, status: ends.status, pods, lease: aLease(2, 2) }));
+    expect(kinds(over)).toEqual(["createPod"]);
+  },
+);
+
 test("an owner that cannot be reached is waited for as long as its Lease lasts, and then closed behind", () => {
   const status = owned({ fences: [aFence()] });
   const pods = [aPod(1, { phase: "Running", deleting: true })];
@@ -121,6 +142,45 @@ test("an owner that cannot be reached is waited for as long as its Lease lasts, 
   expect(kinds(over)).toEqual(["createPod"]);
 });
 
+test.each([
+  ["had none", []],
+  ["had closed it", [aFence({ closed: true })]],
+])(
+  "INV-3: what an owner out of reach may have raised, unheard, is closed behind it, where the one before %s",
+  (_what, fences) => {
+    const status = { generation: 2, attempt: 2, owner: owner(2, 2), fences };
+    const closes = [
+      { kind: "createPod", attempt: 3, closer: true, closes: [{ database: "ledger", secretName: "ledger-db" }] },
+    ];
+    const after = (change: Partial<Snapshot>): Plan =>
+      decide(aSnapshot({ spec: suspended, status, lease: aLease(2, 2, { report: "" }), ...change }));
+    const expired = { leaseUnchangedMs: 10_000, leaseRemainingMs: 0 };
+    const pods = [aPod(2, { phase: "Running", deleting: true })];
+    for (const lost of [after({ pods: [] }), after({ pods, ...expired })]) {
+      expect(lost.actions).toEqual(closes);
+      expect(condition(lost, "Suspended")?.status).toBe("False");
+    }
+    // Its sidecar has ended in order, and told what it had raised: nothing.
+    const gaveBack = after({ pods: [], lease: aLease(2, 2, { holder: null, report: report(true, 1) }) });
+    expect(condition(gaveBack, "Suspended")?.status).toBe("True");
+  },
+);
+
+test("in the foreground no closer is made that Kubernetes would delete with what the FencedJob owns", () => {
+  const at = (closingMs: number, inForeground: boolean): Plan =>
+    decide(
+      aSnapshot({
+        job: { ...aSnapshot().job, deleting: true, inForeground, closingMs },
+        status: ended("LeaseDeleted"),
+      }),
+    );
+  expect(kinds(at(0, true))).toEqual([]);
+  expect(at(0, true).requeueAfterMs).toBe(10_000);
+  expect(kinds(at(0, false))).toEqual(["createPod"]);
+  // The pod of a node that is lost stays for as long as that.
+  expect(kinds(at(10_000, true))).toEqual(["createPod"]);
+});
+
 test("a grant that is still on its way is taken back", () => {
   const status = { generation: 1, attempt: 1, owner: owner(1, 1, "") };
   const plan = decide(aSnapshot({ spec: suspended, status, pods: [aPod(1)] }));
@@ -136,12 +196,65 @@ test("a closer is nobody's owner once the job is resumed", () => {
   expect(kinds(plan)).toEqual(["createPod", "deletePod"]);
 });
 
-test("a closer that fails is followed by another after a while, and never fails the job", () => {
-  const spec = aSpec({ suspend: true, backoffLimit: 0 });
-  const status = { generation: 2, attempt: 2, owner: { ...owner(2, 2), closes: true }, fences: [aFence()] };
-  const failed = decide(aSnapshot({ spec, status, pods: [aPod(2, { phase: "Failed" })], lease: aLease(2, 2) }));
-  expect(failed.status.completionTime).toBeUndefined();
-  expect(condition(failed, "Suspended")?.status).toBe("False");
+const counted = (failures: number): object =>
+  failures ? { closers: { failures, lastFailureTime: "2026-11-29T13:00:00Z" } } : {};
+
+test.each([
+  [
+    "fails as owner",
+    (failures: number) => ({ generation: 2, owner: { ...owner(2, 2), closes: true }, ...counted(failures) }),
+    aLease(2, 2),
+  ],
+  [
+    "ends before it is granted",
+    (failures: number) => ({ candidates: [{ attempt: 2, pod: "run-2", closes: true }], ...counted(failures) }),
+    aLease(1, 1),
+  ],
+])(
+  "INV-9: a closer that %s is followed by another after a pause that grows, and never fails the job",
+  (_, statusOf, lease) => {
+    const spec = aSpec({ suspend: true, backoffLimit: 0 });
+    const pods = [aPod(2, { phase: "Failed" })];
+    const after = (failures: number): Plan =>
+      decide(
+        aSnapshot({
+          spec,
+          status: { attempt: 2, ...statusOf(failures), fences: [aFence()] },
+          pods,
+          lease,
+        }),
+      );
+    // Most failures are the only one.
+    expect(after(0).status).toMatchObject({ failures: 0, candidates: [{ attempt: 3 }], closers: { failures: 1 } });
+    const often = after(3);
+    expect(often.status).toMatchObject({ failures: 0, candidates: [], closers: { failures: 4 } });
+    expect(often.status.completionTime).toBeUndefined();
+    expect(often.requeueAfterMs).toBe(8_000);
+    expect(condition(often, "Suspended")).toMatchObject({
+      status: "False",
+      message: "the fence of ledger is being closed; 4 failures, the next try begins at 2026-11-29T13:00:08Z",
+    });
+    const later = decide({
+      ...aSnapshot({ spec, status: often.status, pods, lease }),
+      wallMs: aSnapshot().wallMs + 8_000,
+    });
+    expect(kinds(later)).toContain("createPod");
+  },
+);
+
+test("what the job's own failures put off does not put off its closing, and closers' failures are forgotten when it is resumed", () => {
+  const failing = {
+    attempt: 1,
+    generation: 1,
+    failures: 9,
+    lastFailureTime: "2026-11-29T13:00:00Z",
+    fences: [aFence()],
+  };
+  const closes = decide(aSnapshot({ spec: aSpec({ suspend: true, backoffLimit: 20 }), status: failing }));
+  expect(closes.actions).toMatchObject([{ kind: "createPod", closer: true }]);
+  const resumed = decide(aSnapshot({ status: { ...failing, failures: 0, ...counted(5) } }));
+  expect(resumed.status.closers).toBeUndefined();
+  expect(resumed.actions).toMatchObject([{ kind: "createPod", closer: false }]);
 });
 
 test("a deletion is not held up for ever by a database that is gone: a Warning says what stays open, and how to close it", () => {
@@ -152,9 +265,73 @@ test("a deletion is not held up for ever by a database that is gone: a Warning s
   const over = at(60_000);
   expect(kinds(over)).toEqual(["removeFinalizer"]);
   expect(over.events).toMatchObject([{ type: "Warning", reason: "FenceNotClosed" }]);
-  expect(over.events[0]?.message).toContain("fencedjob db close");
+  // No higher one than ours: whoever made the job anew, here or in another cluster, is not to be closed.
+  expect(over.events[0]?.message).toContain(
+    `fencedjob db close --job billing/run --generation 1 --database-url "$(kubectl get secret -n billing ledger-db -o jsonpath='{.data.uri}' | base64 -d)"`,
+  );
   // Nothing can be made in a namespace that is being deleted (D07).
   expect(kinds(at(0, { namespaceEnding: true }))).toEqual(["removeFinalizer"]);
+  // A closer that has closed all, and whose pod is slow to end, leaves nothing open to tell of.
+  const closed = {
+    ...status,
+    generation: 2,
+    owner: { ...owner(2, 2), closes: true },
+    fences: [{ ...aFence(), closed: true }],
+  };
+  const pods = [aPod(2, { phase: "Running" })];
+  const job = { ...aSnapshot().job, deleting: true, closingMs: 60_000 };
+  expect(decide(aSnapshot({ job, status: closed, pods, lease: aLease(2, 2) })).events).toEqual([]);
+});
+
+test.each([
+  ["suspended", { spec: suspended }],
+  ["deleted", deleted],
+])(
+  "a job that is %s behind another cluster's raise has nothing left to close: nobody tries for ever",
+  (_what, change) => {
+    const closer = { ...owner(2, 2), closes: true };
+    const status = { generation: 2, attempt: 2, owner: closer, fences: [aFence()], history: [past("NodeLost")] };
+    const after = (failure: object): Plan => {
+      const lease = aLease(2, 2, { report: JSON.stringify({ ...JSON.parse(failureReport(failure)), generation: 2 }) });
+      return decide(aSnapshot({ ...change, status, lease, pods: [aPod(2, { phase: "Running" })] }));
+    };
+    // INV-3: its raise has closed ours, whatever its number is; so has any that is higher.
+    for (const over of [
+      { code: "LF005", floor: 1 },
+      { code: "LF001", floor: 9, final: true },
+    ]) {
+      const plan = after(over);
+      expect(plan.status.fences).toEqual([]);
+      expect(plan.status.owner).toBeUndefined();
+      expect(plan.actions).toContainEqual({ kind: "deletePod", pod: "run-2", uid: "uid-2" });
+      expect(plan.events.map(({ reason }) => reason)).not.toContain("FenceNotClosed");
+      const gone = { ...change, status: plan.status, lease: aLease(2, 2) };
+      if (change === deleted) expect(kinds(plan)).toContain("removeFinalizer");
+      else expect(condition(decide(aSnapshot(gone)), "Suspended")?.status).toBe("True");
+    }
+    // Nothing is known of a database that does not answer.
+    expect(after({ code: "LF015" }).status).toMatchObject({ owner: { pod: "run-2" }, fences: [{ generation: 1 }] });
+  },
+);
+
+test("INV-3: an owner that is refused as another cluster has raised leaves no fence of its predecessor's open", () => {
+  const report = JSON.stringify({ ...JSON.parse(failureReport({ code: "LF005", floor: 7 })), generation: 2 });
+  const status = { generation: 2, attempt: 2, owner: owner(2, 2), fences: [aFence()], fence: 1 };
+  const plan = decide(aSnapshot({ status, lease: aLease(2, 2, { report }), pods: [aPod(2)] }));
+  expect(plan.status).toMatchObject({ owner: { pod: "run-2" }, fences: [] });
+  expect(plan.status.fence).toBeUndefined();
+});
+
+test("the command that closes by hand is there whole, however long the API server's reason is", () => {
+  const job = { ...aSnapshot().job, deleting: true, closingMs: 61_000 };
+  const plan = decide(aSnapshot({ job, status: ended("PodGone"), creationProblem: "x".repeat(2_000) }));
+  expect(plan.events[0]?.message.slice(0, 500)).toMatch(/--job billing\/run --generation 1 .* No pod could be made/);
+});
+
+test("a deletion that was given up says so once, though somebody else's finalizer keeps the FencedJob", () => {
+  const job = { ...aSnapshot().job, deleting: true, finalized: false, closingMs: 61_000 };
+  const plan = decide(aSnapshot({ job, status: ended("PodGone") }));
+  expect(plan.events).toEqual([]);
 });
 
 test("a spec that cannot be read does not keep its FencedJob from being deleted", () => {

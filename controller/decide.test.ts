@@ -127,6 +127,23 @@ test.each([
   expect(decide(aSnapshot({ status: first.status, pods: [aPod(1)], lease })).events).toEqual([]);
 });
 
+test.each([
+  ["two databases fail", ["it does not answer", "no password"]],
+  ["an error is longer than a condition", ["x".repeat(2_000), "no password"]],
+])("each failure is an event once, also when %s", (_what, messages) => {
+  const spec = aSpec({
+    databases: ["a", "b"].map((name, i) => ({ name, secretName: `${name}-db`, port: 5432 + i })),
+  });
+  const [failure] = JSON.parse(failureReport({})).failures;
+  const failures = messages.map((message, i) => ({ ...failure, database: "ab"[i], message }));
+  const lease = aLease(1, 1, { report: JSON.stringify({ generation: 1, fences: [], failures }) });
+  const first = decide(aSnapshot({ spec, status: owned(), pods: [aPod(1)], lease }));
+  expect(first.events).toHaveLength(2);
+  const again = decide(aSnapshot({ spec, status: first.status, pods: [aPod(1)], lease }));
+  expect(again.events).toEqual([]);
+  expect(again.status).toEqual(first.status);
+});
+
 test("an invalid template stops new pods, and a running owner goes on", () => {
   const template = { ok: false as const, reason: "InvalidTemplate" as const, message: "no such field" };
   const fresh = decide(aSnapshot({ template }));
@@ -137,6 +154,25 @@ test("an invalid template stops new pods, and a running owner goes on", () => {
   expect(running.status.owner?.generation).toBe(1);
   expect(running.actions).toEqual([]);
 });
+
+test.each(["InvalidTemplate", "AdmissionUnavailable"] as const)(
+  "INV-11: a template that is not accepted now (%s) costs no standby its place, and no job its takeover",
+  (reason) => {
+    const template = { ok: false as const, reason, message: "failed calling webhook" };
+    const parts = { template, spec: aSpec({ standbys: { count: 3, application: "NotStarted" } }), lease: aLease(1, 1) };
+    const candidates = [2, 3].map((attempt) => ({ attempt, pod: `run-${attempt}` }));
+    const fences = [{ database: "ledger", generation: 1, incarnation: "x" }];
+    const status = owned({ attempt: 3, fence: 1, fences, candidates });
+    const pods = [aPod(1, { applicationStarted: true }), aPod(2, { outdated: reason === "InvalidTemplate" })];
+    // The one that is not there yet is not made.
+    const waits = decide(aSnapshot({ ...parts, status, pods }));
+    expect(waits.status.candidates).toEqual([{ attempt: 2, pod: "run-2" }]);
+    expect(waits.actions).toEqual([]);
+    const expired = { leaseUnchangedMs: 10_000, leaseRemainingMs: 0 };
+    const over = decide(aSnapshot({ ...parts, status: waits.status, pods, ...expired }));
+    expect(over.status.owner).toMatchObject({ pod: "run-2", generation: 2 });
+  },
+);
 
 test("an invalid spec touches nothing and says every problem", () => {
   const spec = readSpec({ databases: [], lease: { durationSeconds: "ten" } });
@@ -170,7 +206,8 @@ test("an owner that was stopped by suspend did not fail", () => {
 test("a job that is being deleted gets no new pod", () => {
   const job = { ...aSnapshot().job, deleting: true };
   expect(kinds(decide(aSnapshot({ job })))).toEqual(["removeFinalizer"]);
-  expect(kinds(decide(aSnapshot({ job, status: owned(), pods: [] })))).toEqual(["removeFinalizer"]);
+  const neverSeen = owned({ owner: owner(1, 1, "") });
+  expect(kinds(decide(aSnapshot({ job, status: neverSeen, pods: [] })))).toEqual(["removeFinalizer"]);
 });
 
 test("refused writes of a superseded pod are counted in its history, once", () => {
@@ -185,22 +222,6 @@ test("refused writes of a superseded pod are counted in its history, once", () =
     message: "2 writes of generation 1 (run-1) refused after its end",
   });
   expect(decide(aSnapshot({ status: first.status, pods, lease: aLease(2, 2) })).events).toEqual([]);
-});
-
-test("activeDeadlineSeconds ends the job, ttlSecondsAfterFinished deletes it", () => {
-  const late = decide(
-    aSnapshot({
-      spec: aSpec({ activeDeadlineSeconds: 60 }),
-      status: owned({ startTime: "2026-11-29T12:58:00Z" }),
-      pods: [aPod(1)],
-      lease: aLease(1, 1),
-    }),
-  );
-  expect(condition(late, "Failed")).toMatchObject({ status: "True", reason: "DeadlineExceeded" });
-  const old = decide(
-    aSnapshot({ spec: aSpec({ ttlSecondsAfterFinished: 60 }), status: { completionTime: "2026-11-29T12:58:00Z" } }),
-  );
-  expect(old.actions).toEqual([{ kind: "deleteJob" }]);
 });
 
 test("an unchanged world gives an unchanged status: no write, no event, no action", () => {
@@ -235,14 +256,6 @@ test("an owner whose application cannot start is no silent one: condition and su
     status: "True",
     message: "run-1 owns generation 1: container app: ImagePullBackOff, no such image",
   });
-});
-
-test("the active deadline does not run while the job is suspended", () => {
-  const status = { generation: 1, attempt: 1, startTime: "2026-11-29T12:00:00Z" };
-  const spec = { activeDeadlineSeconds: 60 };
-  const suspended = decide(aSnapshot({ spec: aSpec({ ...spec, suspend: true }), status }));
-  expect(suspended.status.completionTime).toBeUndefined();
-  expect(suspended.status.startTime).toBeUndefined();
 });
 
 test("another cluster on this fence name is a condition of its own until it is taken over (no silent duel)", () => {

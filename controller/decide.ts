@@ -5,26 +5,28 @@
  * failure and progress count from the owner in force only (INV-9); a pod is granted at most once (INV-7).
  * Not responsible for: writing. `reconciler.ts` writes the status first, conditional on its version, and acts after it.
  */
-import { overdueMs } from "../lease/timing.ts";
 import type { Reason } from "./api/reasons.ts";
-import { type FencedJobSpec, timingOf } from "./api/spec.ts";
+import type { FencedJobSpec } from "./api/spec.ts";
 import type { Owner } from "./api/status.ts";
 import { candidatesWanted, collectPods, dropLostCandidates, keepCandidates, readyCandidate } from "./candidates.ts";
-import { closeDown, letGo, noteClosed, whileClosing } from "./closing.ts";
+import { closeDown, hasNothingToClose, letGoUnclosed, noteClosed, whileClosing } from "./closing.ts";
 import { count, Draft, type Plan } from "./draft.ts";
 import {
   countRejectedWrites,
+  countRetries,
   deadlines,
   endOwnership,
   expiry,
-  finish,
+  fail,
+  failAtLast,
   finished,
   forgetFailures,
-  limitRetries,
+  isDecided,
 } from "./ending.ts";
+import { fencesAfter } from "./fences.ts";
 import { grantNext, watchOwner } from "./holding.ts";
-import { issuedGeneration, type OwnerState, ownerState, ownReport } from "./ownership.ts";
-import { isClosing, type Snapshot } from "./snapshot.ts";
+import { isAtWork, issuedGeneration, type OwnerState, ownerState, ownReport, reportOf } from "./ownership.ts";
+import { isAdmitted, isClosing, type Snapshot } from "./snapshot.ts";
 
 export function decide(snapshot: Snapshot): Plan {
   const draft = new Draft(snapshot);
@@ -40,10 +42,9 @@ export function decide(snapshot: Snapshot): Plan {
   admit(draft);
   const spec = snapshot.spec.ok ? snapshot.spec.spec : null;
   if (spec) {
-    const overdue = overdueMs(timingOf(spec), snapshot.lease?.durationMs);
-    const state = draft.status.owner ? ownerState(draft.status.owner, snapshot, overdue) : null;
+    const state = draft.status.owner ? ownerState(draft.status.owner, spec, snapshot) : null;
     followOwner(draft, spec, state);
-  } else if (snapshot.job.deleting) letGo(draft);
+  } else if (snapshot.job.deleting) letGoUnclosed(draft);
   collectPods(draft);
   return draft.plan();
 }
@@ -65,63 +66,68 @@ function admit(draft: Draft): void {
     problem.reason,
     `${problem.message}. No new pod is created until this is fixed.`,
   );
-  draft.status.summary = `Not admitted: ${problem.reason}`;
+  if (!draft.status.completionTime) draft.status.summary = `Not admitted: ${problem.reason}`;
   if (draft.reasonBefore("Admitted") !== problem.reason) draft.event("Warning", problem.reason, problem.message);
 }
 
 function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null): void {
   const { status, snapshot } = draft;
-  const report = status.owner ? ownReport(status.owner, snapshot) : null;
-  status.generation = issuedGeneration(status, report);
+  status.generation = issuedGeneration(status, reportOf(snapshot.lease));
+  if (status.owner) noteFences(draft, spec, status.owner);
   noteClosed(draft);
   forgetFailures(draft);
   const closing = isClosing(snapshot);
+  if (!closing) delete status.closers;
   dropLostCandidates(draft, closing);
   endOwner(draft, spec, state, closing);
   if (!closing) {
     deadlines(draft, spec);
-    limitRetries(draft, spec);
+    countRetries(draft, spec);
   }
-  if (!status.completionTime && !closing && !status.owner && status.failures > spec.backoffLimit) {
-    finish(draft, "Failed", "BackoffLimitExceeded", `${count(status.failures, "consecutive failure")} of candidates`);
+  if (!isDecided(status) && !closing && !status.owner && status.failures > spec.backoffLimit) {
+    fail(draft, "BackoffLimitExceeded", `${count(status.failures, "consecutive failure")} of candidates`);
   }
+  const ends = closing && (snapshot.job.deleting || !status.completionTime);
+  if (ends && closeDown(draft, spec, state) && status.failing) failAtLast(draft, status.failing);
   if (status.completionTime && !snapshot.job.deleting) return finished(draft, spec);
-  if (closing) return closeDown(draft, spec, state);
+  if (closing || status.failing) return;
   draft.condition("Suspended", "False", "NotSuspended", "spec.suspend is false");
   draft.condition("Complete", "False", "Running", "the job has not ended");
   draft.condition("Failed", "False", "Running", `${status.failures} of ${spec.backoffLimit} consecutive failures`);
   if (status.owner) watchOwner(draft, spec, status.owner, state);
-  const wanted = candidatesWanted(draft, spec, state);
-  keepCandidates(draft, isAdmitted(snapshot) ? wanted : 0);
-  if (!status.owner) grantNext(draft);
+  keepCandidates(draft, candidatesWanted(draft, spec, state));
+  if (!status.owner) grantNext(draft, spec);
 }
 
 function endOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null, closing: boolean): void {
   const { snapshot } = draft;
   const { owner, completionTime } = draft.status;
   if (!owner || !state) return;
-  const open = !completionTime && !closing && isAdmitted(snapshot);
+  const open = !completionTime && !closing;
   if (state.kind === "ended")
     return endOwnership(draft, spec, owner, closing ? whileClosing(draft, state.end) : state.end);
   // Without a successor there is nothing to gain from it: the owner may still come back.
   if (state.kind === "overdue" && state.expired && (closing || (open && readyCandidate(draft)))) {
     return endOwnership(draft, spec, owner, expiry(owner, snapshot));
   }
-  if (closing && !owner.closes && state.kind === "granting") {
+  if (closing && (owner.closes ? hasNothingToClose(draft, owner) : state.kind === "granting")) {
     return endOwnership(draft, spec, owner, whileClosing(draft, null));
   }
-  if (open && isOutdated(owner, snapshot)) {
+  if (open && isAdmitted(snapshot) && isOutdated(owner, snapshot)) {
     const message = `${owner.pod} (generation ${owner.generation}) had not started its application when the spec changed; a pod of the new spec replaces it`;
     endOwnership(draft, spec, owner, { reason: "SpecChanged", outcome: "superseded", message });
   }
 }
 
-function isAdmitted(snapshot: Snapshot): boolean {
-  return snapshot.spec.ok && snapshot.template.ok;
+/** Also those that an owner tells of first when it has ended: what it has left open is to be closed (INV-3). */
+function noteFences({ status, snapshot }: Draft, spec: FencedJobSpec, owner: Owner): void {
+  const { inSpec, removed } = fencesAfter(spec, ownReport(owner, snapshot), status.fences);
+  status.fences = [...inSpec, ...removed];
 }
 
 /** Nothing was done yet, and the change may be what it waits for: an address, a Secret, an image; or nothing is to be closed. */
-function isOutdated(owner: Owner, { pods }: Snapshot): boolean {
+function isOutdated(owner: Owner, { pods, lease }: Snapshot): boolean {
   if (owner.closes) return true;
-  return pods.some(({ uid, outdated, applicationStarted }) => uid === owner.uid && outdated && !applicationStarted);
+  const pod = pods.find(({ uid }) => uid === owner.uid);
+  return pod?.outdated === true && !isAtWork(owner, pod, lease);
 }

@@ -2,10 +2,11 @@
 import { wallMsOf } from "../platform/clock.ts";
 import type { Reason } from "./api/reasons.ts";
 import type { FencedJobSpec } from "./api/spec.ts";
-import { HISTORY_MAX, type Owner } from "./api/status.ts";
-import { tellClosed } from "./closing.ts";
+import { type FencedJobStatus, HISTORY_MAX, type Owner } from "./api/status.ts";
+import { closerFailed } from "./backoff.ts";
+import { assumeRaised, tellClosed } from "./closing.ts";
 import { count, type Draft } from "./draft.ts";
-import type { OwnershipEnd } from "./ownership.ts";
+import { hasRaised, type OwnershipEnd } from "./ownership.ts";
 import type { Snapshot } from "./snapshot.ts";
 
 /** After so long without a failure under one owner, earlier ones are not held against the job: as the kubelet does. */
@@ -49,67 +50,85 @@ export function endOwnership(draft: Draft, spec: FencedJobSpec, owner: Owner, en
     rejectedWrites: 0,
   });
   status.history.splice(HISTORY_MAX);
+  assumeRaised(draft, spec, owner, end.reason);
   delete status.owner;
   const expected = end.outcome === "success" || end.reason === "Suspended" || end.reason === "Deleted";
   draft.event(expected ? "Normal" : "Warning", end.reason, end.message);
   countRejectedWrites(draft);
-  if (owner.closes) return closerEnded(draft, spec, end);
+  if (owner.closes) return closerEnded(draft, end);
   if (end.outcome === "success") {
     status.failures = 0;
     finish(draft, "Complete", "Completed", `generation ${owner.generation} (${owner.pod}) completed the job`);
   } else if (end.outcome === "failure") {
     status.failures += 1;
     status.lastFailureTime = draft.wall;
-    if (status.failures > spec.backoffLimit) {
-      finish(
-        draft,
-        "Failed",
-        "BackoffLimitExceeded",
-        `${count(status.failures, "consecutive failure")}, the last: ${end.message}`,
-      );
-    }
+    if (status.failures <= spec.backoffLimit) return;
+    fail(draft, "BackoffLimitExceeded", `${count(status.failures, "consecutive failure")}, the last: ${end.message}`);
   }
 }
 
-/** INV-9: a closer's end says nothing about the job's work; its failures only put the next one off. */
-function closerEnded({ status, wall }: Draft, spec: FencedJobSpec, { outcome }: OwnershipEnd): void {
-  if (outcome === "success") {
-    for (const fence of status.fences) fence.closed = true;
-  } else if (outcome === "failure") {
-    status.failures = Math.min(status.failures + 1, spec.backoffLimit);
-    status.lastFailureTime = wall;
-  }
+/**
+ * As a Job's FailureTarget: no owner is wanted any more. `Failed` comes when that holds: the pods are stopped, and the fences closed, so
+ * that nothing of the job commits behind it (closing.ts, INV-3).
+ */
+export function fail(draft: Draft, reason: Reason, message: string): void {
+  const { status } = draft;
+  if (!status.owner && status.fences.every(({ closed }) => closed)) return finish(draft, "Failed", reason, message);
+  status.failing = { reason, message };
+  status.summary = `Failing: ${reason}`;
+  draft.condition("Failed", "False", reason, message);
+  draft.event("Warning", reason, message);
 }
 
-export function finish(draft: Draft, type: "Complete" | "Failed", reason: Reason, message: string): void {
+function closerEnded(draft: Draft, { outcome }: OwnershipEnd): void {
+  if (outcome === "success") for (const fence of draft.status.fences) fence.closed = true;
+  else if (outcome === "failure") closerFailed(draft);
+}
+
+/** Its pods are stopped, and its fences closed, or not for as long as that is waited for. */
+export function failAtLast(draft: Draft, { reason, message }: NonNullable<FencedJobStatus["failing"]>): void {
+  const open = draft.status.fences.flatMap(({ database, closed }) => (closed ? [] : [database]));
+  const left = open.length ? `; the fence of ${open.join(", ")} could not be closed, see event FenceNotClosed` : "";
+  finish(draft, "Failed", reason as Reason, message + left);
+}
+
+function finish(draft: Draft, type: "Complete" | "Failed", reason: Reason, message: string): void {
+  delete draft.status.failing;
+  delete draft.status.closers;
   draft.status.completionTime = draft.wall;
   draft.condition(type, "True", reason, message);
   draft.condition(type === "Complete" ? "Failed" : "Complete", "False", "Finished", message);
-  draft.event(type === "Complete" ? "Normal" : "Warning", reason, message);
+  if (draft.snapshot.status.failing?.reason !== reason)
+    draft.event(type === "Complete" ? "Normal" : "Warning", reason, message);
   draft.status.summary = type === "Complete" ? "Complete" : `Failed: ${reason}`;
 }
 
+export const isDecided = ({ completionTime, failing }: FencedJobStatus): boolean =>
+  completionTime !== undefined || failing !== undefined;
+
 export function deadlines(draft: Draft, spec: FencedJobSpec): void {
   const { status, snapshot } = draft;
-  if (status.completionTime || spec.activeDeadlineSeconds === undefined || !status.startTime) return;
+  if (isDecided(status) || spec.activeDeadlineSeconds === undefined || !status.startTime) return;
   const leftMs = wallMsOf(status.startTime) + spec.activeDeadlineSeconds * 1000 - snapshot.wallMs;
   if (leftMs > 0) return draft.lookAgainIn(leftMs);
-  const message = `the job ran longer than ${spec.activeDeadlineSeconds} s`;
-  if (status.owner)
-    endOwnership(draft, spec, status.owner, { reason: "DeadlineExceeded", outcome: "superseded", message });
-  finish(draft, "Failed", "DeadlineExceeded", message);
+  fail(draft, "DeadlineExceeded", `the job ran longer than ${spec.activeDeadlineSeconds} s`);
 }
 
 /** Containers that the kubelet starts again in place fail as pods do: at the limit no further try is let in (C09). */
-export function limitRetries(draft: Draft, spec: FencedJobSpec): void {
+export function countRetries(draft: Draft, spec: FencedJobSpec): void {
   const { status, snapshot } = draft;
   const { owner } = status;
-  const retries = snapshot.pods.find(({ uid }) => uid === owner?.uid)?.retries ?? 0;
-  if (status.completionTime || !owner || retries === 0 || status.failures + retries <= spec.backoffLimit) return;
-  status.failures += retries;
-  const message = `${owner.pod} was started again ${count(retries, "time")} in place; ${count(status.failures, "consecutive failure")}`;
-  endOwnership(draft, spec, owner, { reason: "BackoffLimitExceeded", outcome: "superseded", message });
-  finish(draft, "Failed", "BackoffLimitExceeded", message);
+  const pod = snapshot.pods.find(({ uid }) => uid === owner?.uid);
+  if (isDecided(status) || !owner || !pod) return;
+  const more = pod.retries - (owner.retries ?? 0);
+  // A kubelet that has forgotten its containers counts anew.
+  if (more !== 0) owner.retries = pod.retries;
+  if (more <= 0) return;
+  status.failures += more;
+  status.lastFailureTime = draft.wall;
+  if (status.failures <= spec.backoffLimit) return;
+  const message = `${owner.pod} was started again ${count(pod.retries, "time")} in place; ${count(status.failures, "consecutive failure")}`;
+  fail(draft, "BackoffLimitExceeded", message);
 }
 
 export function finished(draft: Draft, spec: FencedJobSpec): void {
@@ -129,8 +148,8 @@ export function finished(draft: Draft, spec: FencedJobSpec): void {
 
 /** INV-9: only an owner that has raised every fence has made progress. */
 export function forgetFailures({ status, snapshot }: Draft): void {
-  const { owner, fence, failures, lastFailureTime } = status;
-  if (!owner || fence !== owner.generation || failures === 0) return;
+  const { owner, failures, lastFailureTime } = status;
+  if (!owner || failures === 0 || !hasRaised(status, snapshot)) return;
   const sinceMs = Math.max(wallMsOf(owner.since), lastFailureTime ? wallMsOf(lastFailureTime) : 0);
   if (snapshot.wallMs - sinceMs < PROGRESS_MS) return;
   status.failures = 0;

@@ -1,6 +1,6 @@
 /** What the owner's report says about the fences: status list, condition and events. Pure. */
 import type { RaisedFence, RaiseFailure, Report } from "../lease/report.ts";
-import type { ConditionChange } from "./api/conditions.ts";
+import { type ConditionChange, truncate } from "./api/conditions.ts";
 import type { Reason } from "./api/reasons.ts";
 import type { FencedJobSpec } from "./api/spec.ts";
 import type { FencedJobStatus, Owner } from "./api/status.ts";
@@ -8,7 +8,6 @@ import type { FencedJobStatus, Owner } from "./api/status.ts";
 type Fence = FencedJobStatus["fences"][number];
 
 export interface FenceChange {
-  readonly fences: FencedJobStatus["fences"];
   /** The lowest generation that every database accepts; null while one of them has none. */
   readonly fence: number | null;
   readonly condition: ConditionChange;
@@ -37,30 +36,45 @@ export function fenceChange(
   spec: FencedJobSpec,
   report: Report | null,
   before: FencedJobStatus,
-  applicationStarted: boolean,
+  atWork: boolean,
 ): FenceChange {
+  const { inSpec, removed } = fencesAfter(spec, report, before.fences);
+  const fence = inSpec.length < spec.databases.length ? null : Math.min(...inSpec.map(({ generation }) => generation));
+  return {
+    fence,
+    condition: withRemoved(condition(owner, spec, report, before, atWork), removed, report),
+    events: events(report?.fences ?? [], report?.failures ?? [], before),
+  };
+}
+
+/** What is known of the fences with what the report says; `removed`: of databases that have left the spec. */
+export function fencesAfter({ databases }: FencedJobSpec, report: Report | null, before: readonly Fence[]) {
   const raised = report?.fences ?? [];
-  const inSpec = spec.databases.flatMap(({ name, secretName }) => {
+  const inSpec = databases.flatMap(({ name, secretName }) => {
     const now = raised.find(({ database }) => database === name);
     if (now) return [entryOf(now, secretName)];
-    return before.fences.filter(({ database }) => database === name);
+    return before.filter((fence) => fence.database === name && !isOver(fence, report));
   });
-  // Of databases that have left the spec: until they are closed, or raised by somebody else above ours.
-  const removed = before.fences.flatMap((fence) => {
-    if (fence.closed || spec.databases.some(({ name }) => name === fence.database)) return [];
+  // Until they are closed, or raised by somebody else above ours.
+  const removed = before.flatMap((fence) => {
+    if (fence.closed || databases.some(({ name }) => name === fence.database)) return [];
+    if (isOver(fence, report)) return [];
     if (report?.unclosed?.some(({ database, final }) => final && database === fence.database)) return [];
     const now = raised.find(({ database }) => database === fence.database);
     if (now?.closed) return [];
     return [now ? entryOf(now, fence.secretName) : fence];
   });
-  const fences = [...inSpec, ...removed];
-  const fence = inSpec.length < spec.databases.length ? null : Math.min(...inSpec.map(({ generation }) => generation));
-  return {
-    fences,
-    fence,
-    condition: withRemoved(condition(owner, spec, report, before, applicationStarted), removed, report),
-    events: events(raised, report?.failures ?? [], before),
-  };
+  return { inSpec, removed };
+}
+
+/**
+ * INV-3: at most one gate of a job is open. So whoever has raised above a fence of ours has closed it; another cluster too, which is the
+ * last one that has raised where it refuses us.
+ */
+export function isOver({ database, generation }: Fence, report: Report | null): boolean {
+  return [...(report?.failures ?? []), ...(report?.unclosed ?? [])].some(
+    ({ database: where, code, floor }) => where === database && (code === "LF005" || (floor ?? 0) > generation),
+  );
 }
 
 /** Whether another cluster issues generations for the same fence: never a silent duel. */
@@ -80,12 +94,12 @@ function condition(
   spec: FencedJobSpec,
   report: Report | null,
   before: FencedJobStatus,
-  applicationStarted: boolean,
+  atWork: boolean,
 ): ConditionChange {
   const failure = report?.failures[0];
   if (failure) {
     const reason = REASON_OF_CODE[failure.code] ?? "RaiseFailed";
-    return { status: "False", reason, message: text(failure) };
+    return { status: "False", reason, message: failuresText(report?.failures ?? []) };
   }
   if (owner.closes) {
     const open = before.fences.filter(({ closed }) => !closed).map(({ database }) => database);
@@ -96,8 +110,8 @@ function condition(
   const all = spec.databases.map(({ name }) => name);
   const names = all.filter(isRaised);
   const waiting = all.filter((name) => !isRaised(name));
-  // INV-4: an application that has started has all databases that its pod knows of; the rest came into the spec later.
-  if (waiting.length && !(applicationStarted && names.length)) {
+  // INV-4: an application that is at work has all databases that its pod knows of; the rest came into the spec later.
+  if (waiting.length && !(atWork && names.length)) {
     return {
       status: "False",
       reason: "Raising",
@@ -127,7 +141,9 @@ function events(
   failures: readonly RaiseFailure[],
   before: FencedJobStatus,
 ): FenceChange["events"] {
-  const told = before.conditions.find(({ type }) => type === "FenceRaised")?.message;
+  // Told before, each by itself; cut off at the condition's bound, the message as a whole says whether anything is new.
+  const told = before.conditions.find(({ type }) => type === "FenceRaised")?.message ?? "";
+  const isTold = told === truncate(failuresText(failures));
   const news = raised.filter(
     ({ database, generation }) =>
       !before.fences.some((fence) => fence.database === database && fence.generation === generation),
@@ -135,7 +151,7 @@ function events(
   return [
     ...news.map((fence) => ({ type: "Normal" as const, reason: "FenceRaised" as const, message: raisedText(fence) })),
     ...failures
-      .filter((failure) => text(failure) !== told)
+      .filter((failure) => !isTold && !told.includes(text(failure)))
       .map((failure) => ({
         type: "Warning" as const,
         reason: REASON_OF_CODE[failure.code] ?? ("RaiseFailed" as const),
@@ -148,6 +164,8 @@ function raisedText({ database, previousGeneration, generation, tookMs, sessions
   const ended = sessionsEnded ? `, ${sessionsEnded} older session${sessionsEnded === 1 ? "" : "s"} ended` : "";
   return `${database}: fence ${previousGeneration ?? "none"} → ${generation} in ${Math.round(tookMs)} ms${ended}`;
 }
+
+const failuresText = (failures: readonly RaiseFailure[]): string => failures.map(text).join("; ");
 
 function text({ database, code, message, hint }: RaiseFailure): string {
   // What comes from the database begins with its code: most drivers show nothing else.

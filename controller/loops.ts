@@ -1,9 +1,8 @@
 /**
- * What watches and reconciles, over any connection: reflectors and an election in every controller, a queue in the one
- * that leads.
+ * What watches and reconciles, over any connection: reflectors and an election in every controller, a queue in the one that
+ * leads, and in those that stand by while the leader is silent, so that no takeover waits for an election (decision 27).
  *
- * A controller that stands by observes each Lease, too: when it is elected, an overdue owner has been overdue for it as
- * long as for its predecessor.
+ * A controller that stands by observes each Lease, too: an overdue owner is overdue for each of them.
  */
 import { LeaseClient, type LeaseName } from "../lease/client.ts";
 import { Election, type Term } from "../lease/election.ts";
@@ -13,6 +12,7 @@ import type { Clock } from "../platform/clock.ts";
 import type { HttpClient } from "../platform/http.ts";
 import type { Logger } from "../platform/log.ts";
 import { jitter, type Random } from "../platform/random.ts";
+import { serverClock } from "../platform/serverclock.ts";
 import type { FencedJob } from "./api/status.ts";
 import { KubeApi, RESOURCES } from "./kube/api.ts";
 import { EventRecorder } from "./kube/events.ts";
@@ -20,10 +20,12 @@ import { type KubeObject, keyOf } from "./kube/objects.ts";
 import { WorkQueue } from "./kube/queue.ts";
 import { Reflector } from "./kube/reflector.ts";
 import type { Change } from "./kube/store.ts";
-import { leadersClient } from "./leading.ts";
+import { Memories } from "./memory.ts";
 import type { SidecarImage } from "./pods.ts";
-import { jobKeyOf, Reconciler } from "./reconciler.ts";
+import { jobKeysOf, Reconciler } from "./reconciler.ts";
+import { LeaseSight } from "./sight.ts";
 import { JOB_LABEL, type RawPod } from "./snapshot.ts";
+import { clientDuring } from "./term.ts";
 
 export interface ElectionOptions {
   /** Where the controllers of one installation meet. */
@@ -69,8 +71,10 @@ const START_RETRY_MS = { min: 500, max: 10_000 };
 
 type Stored<T> = T & KubeObject;
 
-export function startLoops(client: HttpClient, options: LoopOptions): Loops {
-  const { clock, random, log, namespace } = options;
+export function startLoops(connection: HttpClient, options: LoopOptions): Loops {
+  const { random, log, namespace } = options;
+  const { clock, over } = serverClock(options.clock);
+  const client = over(connection);
   const { pod, lease, timing } = options.election;
   const api = new KubeApi(client, clock, FIELD_MANAGER);
   const common = { api, clock, random, log };
@@ -91,8 +95,9 @@ export function startLoops(client: HttpClient, options: LoopOptions): Loops {
   const counters = { runs: 0, failures: 0, conflicts: 0 };
   const stop = new AbortController();
   let election: Election | undefined;
+  const memories = new Memories(clock);
   let queue: WorkQueue | null = null;
-  let term: Term | null = null;
+  let standing: WorkQueue | null = null;
   let obstacle: string | null = "the API server was not read yet";
   /** The first of what a controller needs and does not get. */
   const problem = (): string | null => {
@@ -100,35 +105,67 @@ export function startLoops(client: HttpClient, options: LoopOptions): Loops {
     return (obstacle && unread ? `${obstacle}: ${unread}` : obstacle) ?? election?.problem ?? null;
   };
 
-  const subscribe = (reconciler: Reconciler): void => {
-    const add = (key: string): void => {
-      if (queue) queue.add(key);
-      // Whoever stands by remembers Leases: of a job that is gone, a reconcile does nothing but to forget.
-      else if (!jobs.store.get(key)) void reconciler.reconcile(key);
-    };
+  const subscribe = (): void => {
+    const add = (key: string): void => queue?.add(key);
     jobs.subscribe(({ key }) => [key], add);
-    pods.subscribe(({ before, after }) => jobKeyOf((after ?? before) as KubeObject), add);
+    pods.subscribe(jobKeysOf, add);
     leases.subscribe((change) => {
-      if (change.after) reconciler.sawLease(keyOf(change.after), change.after);
+      if (change.after) memories.sawLease(keyOf(change.after), change.after);
       return isRenewalOnly(change) ? [] : [change.key];
     }, add);
+  };
+
+  /** Looks at what is overdue until this controller acts: then it has been overdue for it as long as for its predecessor. */
+  const standBy = (): void => {
+    if (stop.signal.aborted) return;
+    const { watchOver } = new LeaseSight({ api, jobs: jobs.store, leases: leases.store, memories, clock });
+    standing = new WorkQueue({ reconcile: watchOver, workers: 1, clock, random, log });
+    queue = standing;
+    for (const job of jobs.store.list()) standing.add(keyOf(job));
+    standing.start();
+  };
+
+  const begin = (term: Term, issuer: string): WorkQueue => {
+    const { reconcile } = new Reconciler({
+      api: new KubeApi(clientDuring(term, client), clock, FIELD_MANAGER),
+      jobs: jobs.store,
+      pods: pods.store,
+      leases: leases.store,
+      events,
+      memories,
+      clock,
+      log,
+      sidecar: options.sidecar,
+      issuer,
+    });
+    void standing?.drain(0);
+    const mine = new WorkQueue({ reconcile, workers: options.workers, clock, random, log, counters });
+    queue = mine;
+    return mine;
+  };
+
+  const end = async (mine: WorkQueue, waitMs: number): Promise<void> => {
+    standBy();
+    const left = await mine.drain(waitMs);
+    if (left.length) log.warn("a reconcile goes on behind the end of the term; it can write nothing", { left });
   };
 
   /**
    * A term begins with a list of everything: what the leader before had in mind is not known, and a watch that fell silent
    * while this controller stood by would now leave everybody blind. The list brings the queue every job.
    */
-  const lead = ({ reconcile }: Reconciler, present: Term): ((orderly: boolean) => Promise<void>) => {
-    const mine = new WorkQueue({ reconcile, workers: options.workers, clock, random, log, counters });
-    term = present;
-    queue = mine;
+  const lead = (term: Term, issuer: string): ((orderly: boolean) => Promise<void>) => {
+    const mine = begin(term, issuer);
     void Promise.all(reflectors.map((reflector) => reflector.refresh())).then(() => mine.start());
-    return async (orderly) => {
-      queue = null;
-      const left = await mine.drain(orderly ? DRAIN_MS : 0);
-      term = null;
-      if (left.length) log.warn("a reconcile goes on behind the end of the term; it can write nothing", { left });
-    };
+    return (orderly) => end(mine, orderly ? DRAIN_MS : 0);
+  };
+
+  /** Without a list: it may be over in a moment, and what would cost an owner its job is read anyway. */
+  const deputize = (term: Term, issuer: string): (() => Promise<void>) => {
+    const mine = begin(term, issuer);
+    for (const job of jobs.store.list()) mine.add(keyOf(job));
+    mine.start();
+    return () => end(mine, 0);
   };
 
   const prepare = async (): Promise<Election> => {
@@ -136,25 +173,11 @@ export function startLoops(client: HttpClient, options: LoopOptions): Loops {
       obstacle = problem;
     });
     obstacle = "not everything was read yet";
-    const reconciler = new Reconciler({
-      api: new KubeApi(
-        leadersClient(client, () => term),
-        clock,
-        FIELD_MANAGER,
-      ),
-      jobs: jobs.store,
-      pods: pods.store,
-      leases: leases.store,
-      events,
-      clock,
-      log,
-      sidecar: options.sidecar,
-      issuer,
-    });
-    subscribe(reconciler);
+    subscribe();
     for (const reflector of reflectors) reflector.start();
     await Promise.all(reflectors.map(({ synced }) => synced));
     obstacle = null;
+    standBy();
     log.info("the controller is ready", { issuer, jobs: jobs.store.size });
     return new Election({
       ...common,
@@ -162,7 +185,8 @@ export function startLoops(client: HttpClient, options: LoopOptions): Loops {
       lease,
       timing,
       me: { pod: pod.name, podUid: pod.uid, nonce: random.bytes(NONCE_BYTES).toString("hex") },
-      lead: (present) => lead(reconciler, present),
+      lead: (term) => lead(term, issuer),
+      deputize: (term) => deputize(term, issuer),
     });
   };
 
@@ -182,6 +206,7 @@ export function startLoops(client: HttpClient, options: LoopOptions): Loops {
     stop: async () => {
       stop.abort(new Error("the controller ends"));
       await election?.stop();
+      await standing?.drain(0);
       await Promise.all(reflectors.map((reflector) => reflector.stop()));
       await events.flush(EVENTS_FLUSH_MS);
     },

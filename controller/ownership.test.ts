@@ -1,17 +1,6 @@
-/** How an ownership ends, and when the Lease may be claimed for another. */
+/** How an ownership ends, and when the Lease may be claimed for another; what an end counts for is in ending.test.ts. */
 import { expect, test } from "vitest";
-import {
-  aLease,
-  aPod,
-  aSnapshot,
-  aSpec,
-  condition,
-  failureReport,
-  kinds,
-  owned,
-  owner,
-  WALL_MS,
-} from "../testing/snapshots.ts";
+import { aLease, aPod, aSnapshot, aSpec, condition, failureReport, kinds, owned, owner } from "../testing/snapshots.ts";
 import { decide } from "./decide.ts";
 import type { Plan } from "./draft.ts";
 import type { PodView } from "./snapshot.ts";
@@ -84,41 +73,21 @@ test("a long-running owner that has given its Lease back is succeeded at once; a
   expect(released({}).status.owner).toMatchObject({ pod: "run-1", generation: 1 });
 });
 
-test("tries in place count as failures, and at the limit no other is let in (C09)", () => {
-  const spec = aSpec({ backoffLimit: 3 });
-  const after = (retries: number): Plan =>
-    decide(aSnapshot({ spec, status: owned({ failures: 1 }), pods: [aPod(1, { retries })], lease: aLease(1, 1) }));
-  expect(after(2).status).toMatchObject({ failures: 1, owner: { generation: 1 } });
-  const over = after(3);
-  expect(condition(over, "Failed")).toMatchObject({ status: "True", reason: "BackoffLimitExceeded" });
-  // At once, not after the time in which a superseded application may see the refusal.
-  expect(over.actions).toEqual([
-    { kind: "clearLease", holder: "uid-1", generation: 1 },
-    { kind: "deletePod", pod: "run-1", uid: "uid-1" },
-  ]);
-});
-
-test("ten minutes of one owner with raised fences make up for earlier failures (INV-9)", () => {
-  const after = (status: object, wallMs = WALL_MS): number =>
-    decide(
-      aSnapshot({
-        status: owned({ failures: 5, fence: 1, owner: { ...owner(1, 1), since: "2026-11-29T12:50:00Z" }, ...status }),
-        pods: [aPod(1)],
-        lease: aLease(1, 1),
-        wallMs,
-      }),
-    ).status.failures;
-  expect(after({})).toBe(0);
-  expect(after({}, WALL_MS - 1)).toBe(5);
-  expect(after({ fence: undefined })).toBe(5);
-  expect(after({ lastFailureTime: "2026-11-29T12:55:00Z" })).toBe(5);
-});
-
-test("INV-9: the owner's success completes the job and its name is taken off the Lease", () => {
-  const plan = decide(aSnapshot({ status: owned(), pods: [aPod(1, { phase: "Succeeded" })], lease: aLease(1, 1) }));
-  expect(condition(plan, "Complete")).toMatchObject({ status: "True", reason: "Completed" });
-  expect(plan.status.summary).toBe("Complete");
-  expect(plan.actions).toEqual([{ kind: "clearLease", holder: "uid-1", generation: 1 }]);
+test("INV-9: the success of an application that was started early counts only if it was served under this grant", () => {
+  const ends = (report: object | null, pod: Partial<PodView> = {}): Plan => {
+    const text = report && JSON.stringify({ generation: 1, fences: [], failures: [], ...report });
+    const pods = [aPod(1, { phase: "Succeeded", startedEarly: true, ...pod })];
+    return decide(aSnapshot({ status: owned(), pods, lease: aLease(1, 1, { holder: null, report: text }) }));
+  };
+  expect(condition(ends({ served: true }), "Complete")?.status).toBe("True");
+  for (const report of [{ served: false }, { generation: 2, served: true }, null]) {
+    const plan = ends(report);
+    expect(condition(plan, "Complete")?.status).toBe("False");
+    expect(plan.status).toMatchObject({ failures: 1, history: [{ reason: "EndedUnserved" }] });
+    expect(plan.events[0]?.message).toContain("must wait for its first connection");
+  }
+  // It is started as the owner: whatever it did, it did as that.
+  expect(condition(ends(null, { startedEarly: false }), "Complete")?.status).toBe("True");
 });
 
 test("INV-8: a generation that the database has passed is not issued again: the floor lifts the counter", () => {
@@ -132,6 +101,40 @@ test("INV-8: a generation that the database has passed is not issued again: the 
   );
   expect(plan.status.history[0]).toMatchObject({ generation: 1, reason: "RaiseRefused" });
   expect(plan.status.owner).toMatchObject({ pod: "run-2", generation: 13 });
+});
+
+test("INV-8: one refusal costs one generation, also when it is seen only after the Lease was given back", () => {
+  const lease = aLease(1, 1, { holder: null, report: failureReport({ code: "LF001", final: true, floor: 12 }) });
+  const candidates = [{ attempt: 2, pod: "run-2" }];
+  const after = (status: object, pod: Partial<PodView> = {}): Plan["status"] =>
+    decide(aSnapshot({ status: { ...status, attempt: 2, candidates }, pods: [aPod(1, pod), aPod(2)], lease })).status;
+  const next = { failures: 0, owner: { pod: "run-2", generation: 13 }, history: [{ reason: "RaiseRefused" }] };
+  expect(after(owned(), { phase: "Running" })).toMatchObject(next);
+  // An application that was started early has ended for it: whatever with, it is not its work's end (INV-9).
+  for (const phase of ["Failed", "Succeeded"] as const)
+    expect(after(owned(), { phase, startedEarly: true })).toMatchObject(next);
+  expect(after(owned(), { phase: "Failed", leaving: "Evicted" })).toMatchObject({
+    owner: { generation: 13 },
+    history: [{ reason: "Evicted" }],
+  });
+  // Its owner had ended before, as with its node; or the next number was reserved, as the Lease's watch was behind the pods'.
+  const history = [{ ...past, generation: 1 }];
+  expect(after({ generation: 1, history }).owner?.generation).toBe(13);
+  expect(after({ generation: 2, history, owner: owner(2, 2, "") })).toMatchObject({
+    generation: 13,
+    owner: { pod: "run-2", generation: 13 },
+  });
+});
+
+test("INV-9: a success behind a refusal, as of a database that was set back, does not complete the job", () => {
+  const fences = [
+    { database: "ledger", generation: 1, previousGeneration: null, incarnation: "x", tookMs: 1, sessionsEnded: 0 },
+  ];
+  const report = { ...JSON.parse(failureReport({ code: "LF001", final: true, floor: 1 })), fences };
+  const lease = aLease(1, 1, { report: JSON.stringify(report) });
+  const { status } = decide(aSnapshot({ status: owned(), pods: [aPod(1, { phase: "Succeeded" })], lease }));
+  expect(status).toMatchObject({ failures: 1, history: [{ reason: "RaiseRefused" }] });
+  expect(status.completionTime).toBeUndefined();
 });
 
 test("INV-8: a generation below the floor is no failure of the work: backoffLimit 0 still runs a job made anew", () => {
@@ -244,15 +247,24 @@ test("a generation in an edited Lease is not believed", () => {
   expect(plan.status.generation).toBe(2);
 });
 
-test("an owner that was granted a longer duration than the spec has now is not overdue at its own pace", () => {
-  const spec = aSpec({
-    lease: { durationSeconds: 3, renewIntervalSeconds: 1, requestTimeoutSeconds: 1, marginSeconds: 0 },
-  });
-  const pods = [aPod(1, { outdated: true, applicationStarted: true })];
-  const plan = decide(aSnapshot({ spec, status: owned(), pods, lease: aLease(1, 1), leaseUnchangedMs: 3_500 }));
-  expect(plan.actions).toEqual([]);
-  expect(condition(plan, "Owned")?.status).toBe("True");
-});
+test.each([
+  ["its duration", { durationSeconds: 3, renewIntervalSeconds: 1, requestTimeoutSeconds: 1, marginSeconds: 0 }, {}],
+  ["its interval", { durationSeconds: 10, renewIntervalSeconds: 1, requestTimeoutSeconds: 1, marginSeconds: 0 }, {}],
+  ["the Lease's own duration, to a day", {}, { durationMs: 86_400_000 }],
+])(
+  "an owner renews at the pace that its pod was made for: a change of %s makes it neither overdue nor everlasting",
+  (_what, lease, edited) => {
+    const candidates = [{ attempt: 1, pod: "run-1" }];
+    const { status } = decide(aSnapshot({ status: { attempt: 1, candidates }, pods: [aPod(1)] }));
+    const pods = [aPod(1, { outdated: true, applicationStarted: true })];
+    const after = (leaseUnchangedMs: number): Plan =>
+      decide(aSnapshot({ spec: aSpec({ lease }), status, pods, lease: aLease(1, 1, edited), leaseUnchangedMs }));
+    const atItsPace = after(5_900);
+    expect(atItsPace.actions).toEqual([]);
+    expect(condition(atItsPace, "Owned")?.status).toBe("True");
+    expect(kinds(after(6_000))).toEqual(["createPod"]);
+  },
+);
 
 test("a Lease that is not a FencedJob's is left alone, and the condition says what to do", () => {
   const lease = aLease(9, 1, { foreign: true, generation: null, holder: "other-app" });

@@ -5,7 +5,9 @@
  */
 import { isOurs, type LeaseRecord } from "../lease/record.ts";
 import { parseReport, type RaiseFailure, type Report } from "../lease/report.ts";
+import { overdueMs } from "../lease/timing.ts";
 import type { Reason } from "./api/reasons.ts";
+import { type FencedJobSpec, timingOf } from "./api/spec.ts";
 import type { FencedJobStatus, Owner } from "./api/status.ts";
 import type { PodView, Snapshot } from "./snapshot.ts";
 import { isAlive } from "./snapshot.ts";
@@ -31,19 +33,25 @@ export type OwnerState =
   /** Given back; its pod is about to end, and tells then whether the job is done. */
   | { readonly kind: "ending" };
 
-export function ownerState(owner: Owner, snapshot: Snapshot, overdueMs: number): OwnerState {
+/** It renews at the pace of the spec that its pod was made from: a change of that is no reason to prepare a successor each time. */
+export function overdueMsOf({ overdueSeconds }: Owner, spec: FencedJobSpec): number {
+  return overdueSeconds === undefined ? overdueMs(timingOf(spec)) : overdueSeconds * 1000;
+}
+
+export function ownerState(owner: Owner, spec: FencedJobSpec, snapshot: Snapshot): OwnerState {
   const { lease, leaseRemainingMs, leaseUnchangedMs } = snapshot;
   const pod = snapshot.pods.find(({ uid }) => uid === owner.uid);
-  const podEnd = podEnded(owner, pod);
-  if (podEnd) return { kind: "ended", end: podEnd };
   const report = ownReport(owner, snapshot);
   const refusal = finalRefusal(report);
+  const podEnd = podEnded(owner, pod, lease);
+  // INV-9: no success or failure of the work is told by a pod whose generation a database has refused.
+  if (podEnd && (!refusal || podEnd.outcome === "superseded")) return { kind: "ended", end: podEnd };
   // The report of a sidecar that was restarted in place knows nothing of its earlier raise; our status does.
   if (refusal)
     return { kind: "ended", end: refusedEnd(refusal, owner, [...(report?.fences ?? []), ...snapshot.status.fences]) };
   const me = { holder: owner.uid, generation: owner.generation };
   if (isOurs(lease, me)) {
-    if (leaseUnchangedMs < overdueMs) return { kind: "held" };
+    if (leaseUnchangedMs < overdueMsOf(owner, spec)) return { kind: "held" };
     return { kind: "overdue", expired: leaseRemainingMs === 0 };
   }
   if (!lease)
@@ -76,14 +84,48 @@ function ended(reason: Reason, message: string): OwnerState {
   return { kind: "ended", end: { reason, outcome: "superseded", message } };
 }
 
+/**
+ * INV-9: an application that runs while its pod is a candidate may end before that is owner, and the grant come between
+ * its end and what the kubelet tells of it. Its success counts only if it was served under this grant.
+ */
+function hasServed(owner: Owner, lease: LeaseRecord | null): boolean {
+  const report = reportOf(lease);
+  return report?.generation === owner.generation && report.served;
+}
+
+export function endedUnserved(owner: Owner, pod: PodView, lease: LeaseRecord | null): boolean {
+  return pod.phase === "Succeeded" && pod.startedEarly && !hasServed(owner, lease);
+}
+
+/** What goes wrong first with an application that is started early. */
+export const MUST_WAIT =
+  "An application of spec.standbys.application Started must wait for its first connection (connect_timeout=0)";
+
+/** Its application has begun to do the job. */
+export function isAtWork(owner: Owner, pod: PodView, lease: LeaseRecord | null): boolean {
+  return pod.startedEarly ? hasServed(owner, lease) : pod.applicationStarted;
+}
+
+/** All fences that the owner's pod knows of; a database that came into the spec later joins with the next owner. */
+export function hasRaised({ owner, fence }: FencedJobStatus, { pods, lease }: Snapshot): boolean {
+  if (!owner || fence === owner.generation) return owner !== undefined;
+  const pod = pods.find(({ uid }) => uid === owner.uid);
+  return pod !== undefined && isAtWork(owner, pod, lease);
+}
+
 /** A pod that was taken away has not failed, however it ended: drains and preemption must not use up the backoff limit. */
-function podEnded(owner: Owner, pod: PodView | undefined): OwnershipEnd | null {
+function podEnded(owner: Owner, pod: PodView | undefined, lease: LeaseRecord | null): OwnershipEnd | null {
   const reason = pod?.leaving ?? (owner.leaving as Reason | undefined) ?? null;
   if (!pod) {
     const message = `pod ${owner.pod} no longer exists`;
     return { reason: reason ?? "PodGone", outcome: "superseded", message };
   }
   const { name, phase } = pod;
+  if (endedUnserved(owner, pod, lease)) {
+    const message = `${name} ended well without a database session of generation ${owner.generation}: it ended before it was owner, and has not done the job`;
+    if (reason) return { reason, outcome: "superseded", message };
+    return { reason: "EndedUnserved", outcome: "failure", message: `${message}. ${MUST_WAIT}` };
+  }
   if (phase === "Succeeded") {
     // Asked to end, a long-running owner ends well; its work goes on elsewhere.
     const outcome = pod.longRunning ? "superseded" : "success";
@@ -98,11 +140,16 @@ function podFailed({ name, failure }: PodView, leaving: Reason | null): Ownershi
   return { reason: "PodFailed", outcome: "failure", message };
 }
 
-/** The report of the grant in force, never of an older one (INV-9). */
-export function ownReport(owner: Owner, snapshot: Snapshot): Report | null {
-  if (!isOurs(snapshot.lease, { holder: owner.uid, generation: owner.generation })) return null;
-  const report = parseReport(snapshot.lease?.report ?? null);
-  return report?.generation === owner.generation ? report : null;
+/** The report of the grant in force, also when it was given back; never of an older one (INV-9). */
+export function ownReport(owner: Owner, { lease }: Snapshot): Report | null {
+  const isOwn = lease?.generation === owner.generation && (lease.holder === owner.uid || lease.holder === null);
+  return isOwn ? reportOf(lease) : null;
+}
+
+/** What the generation in the Lease says of itself, whoever it was granted to, and also after it was given back. */
+export function reportOf(lease: LeaseRecord | null): Report | null {
+  const report = parseReport(lease?.report ?? null);
+  return report && report.generation === lease?.generation ? report : null;
 }
 
 function finalRefusal(report: Report | null): RaiseFailure | null {
@@ -123,13 +170,14 @@ function refusedEnd(
 }
 
 /**
- * The highest generation that counts as issued, as the owner's report says it: the databases are the floor (INV-8), unless the jump is
+ * The highest generation that counts as issued, as the Lease's report says it: the databases are the floor (INV-8), unless the jump is
  * absurd. A count that they themselves refuse as absurd was edited into the status, and goes back to what they know.
  */
 export function issuedGeneration({ generation, owner, history }: FencedJobStatus, report: Report | null): number {
   const floors = (report?.failures ?? []).flatMap(({ floor }) => floor ?? []);
   const floor = Math.max(0, ...floors.filter((one) => one - generation <= GENERATION_JUMP_MAX));
-  if (!owner || !isAbsurd(owner, floors, report)) return Math.max(generation, floor);
+  const isOwn = owner !== undefined && report?.generation === owner.generation;
+  if (!isOwn || !isAbsurd(owner, floors, report)) return Math.max(generation, floor);
   return Math.max(floor, ...history.map((past) => past.generation).filter((one) => one - floor <= GENERATION_JUMP_MAX));
 }
 
@@ -149,6 +197,5 @@ export function mayClaim(snapshot: Snapshot): boolean {
   if (!lease || lease.holder === null || leaseRemainingMs === 0) return true;
   const holder = pods.find(({ uid }) => uid === lease.holder);
   if (holder ? !isAlive(holder) : !snapshot.holderElsewhere) return true;
-  const report = parseReport(lease.report);
-  return report?.generation === lease.generation && finalRefusal(report) !== null;
+  return finalRefusal(reportOf(lease)) !== null;
 }

@@ -2,7 +2,8 @@
 import { describe, expect, test } from "vitest";
 import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import { readSpec } from "./api/spec.ts";
-import { buildPod } from "./pods.ts";
+import { buildPod, controllerReference } from "./pods.ts";
+import { APPLICATION_ANNOTATION } from "./snapshot.ts";
 
 interface Container {
   readonly name: string;
@@ -11,6 +12,7 @@ interface Container {
 }
 
 interface Pod {
+  readonly metadata: { readonly annotations: Readonly<Record<string, string>> };
   readonly spec: {
     readonly affinity: object;
     readonly containers: readonly Container[];
@@ -19,8 +21,8 @@ interface Pod {
   };
 }
 
-function podOf(databases: readonly object[], spec: object): Pod {
-  const verdict = readSpec({ databases, template: { spec } });
+function podOf(databases: readonly object[], spec: object, standbys: object = {}): Pod {
+  const verdict = readSpec({ databases, standbys, template: { spec } });
   if (!verdict.ok) throw new Error(verdict.problems.join());
   const meta = { name: "run", namespace: "billing", uid: "u" };
   const sidecar = { image: "i", imagePullPolicy: "Always", resources: {} };
@@ -28,11 +30,19 @@ function podOf(databases: readonly object[], spec: object): Pod {
 }
 
 /** Of a pod with these databases: the application, an init container, and the sidecar. */
-function containersOf(databases: readonly object[], env: Container["env"] = []) {
-  const pod = podOf(databases, { containers: [{ name: "app", env }], initContainers: [{ name: "migrate" }] });
+function containersOf(databases: readonly object[], env: Container["env"] = [], standbys: object = {}) {
+  const spec = { containers: [{ name: "app", env }], initContainers: [{ name: "migrate" }] };
+  const pod = podOf(databases, spec, standbys);
   const [own, migrate] = pod.spec.initContainers;
   const config: SidecarConfig = JSON.parse(own?.env?.find(({ name }) => name === "FENCEDJOB_SIDECAR")?.value ?? "");
-  return { application: [pod.spec.containers[0]!, migrate!], sidecar: own!, config, volumes: pod.spec.volumes };
+  const annotation = pod.metadata.annotations[APPLICATION_ANNOTATION];
+  return {
+    annotation,
+    application: [pod.spec.containers[0]!, migrate!],
+    sidecar: own!,
+    config,
+    volumes: pod.spec.volumes,
+  };
 }
 
 const ledger = { name: "ledger", secretName: "ledger-db" };
@@ -71,6 +81,19 @@ test("a pod keeps away from the job's other pods if it can, and keeps what the t
   expect(podOf([ledger], { containers: [{ name: "app" }] }).spec.affinity).toEqual({
     podAntiAffinity: { preferredDuringSchedulingIgnoredDuringExecution: [term] },
   });
+});
+
+test("what is made while the FencedJob is being deleted does not block that: in the foreground it would be deleted first", () => {
+  const meta = { name: "run", namespace: "billing", uid: "u" };
+  expect(controllerReference(meta).blockOwnerDeletion).toBe(true);
+  const deleting = { ...meta, deletionTimestamp: "2026-11-29T13:00:00Z" };
+  expect(controllerReference(deleting).blockOwnerDeletion).toBe(false);
+});
+
+test("sidecar and pod are told whether the application is started early", () => {
+  expect(containersOf([ledger])).toMatchObject({ config: { application: "NotStarted" }, annotation: "NotStarted" });
+  const early = containersOf([ledger], [], { count: 1, application: "Started" });
+  expect(early).toMatchObject({ config: { application: "Started" }, annotation: "Started" });
 });
 
 describe("socket: true", () => {

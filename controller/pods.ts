@@ -2,15 +2,24 @@
  * The pod of an attempt: the user's template as raw JSON, with the sidecar as its first init container. Pure.
  *
  * Invariants: the application's containers see no credentials and no token of the sidecar (decision 3); the
- * application starts only when the sidecar's startup probe passes, which is after the raise (INV-4).
+ * application starts only when the sidecar's startup probe passes: after the raise, or, if the spec wants it started
+ * early, when its connections are held until then (INV-4).
  */
 
+import { createHash } from "node:crypto";
 import { type SidecarConfig, type SidecarDatabase, STARTUP_PROBE_SECONDS } from "../lease/sidecarconfig.ts";
 import type { Reason } from "./api/reasons.ts";
 import { API_VERSION, type FencedJobSpec, type JobMeta, KIND, SIDECAR_HTTP_PORT, timingOf } from "./api/spec.ts";
 import type { OpenFence } from "./draft.ts";
 import type { OwnerReference } from "./kube/objects.ts";
-import { ATTEMPT_LABEL, JOB_LABEL, type RawPod, SIDECAR_NAME, SPEC_ANNOTATION } from "./snapshot.ts";
+import {
+  APPLICATION_ANNOTATION,
+  ATTEMPT_LABEL,
+  JOB_LABEL,
+  type RawPod,
+  SIDECAR_NAME,
+  SPEC_ANNOTATION,
+} from "./snapshot.ts";
 
 type Json = { [key: string]: unknown };
 
@@ -21,6 +30,7 @@ export interface SidecarImage {
   readonly resources: Json;
 }
 
+const DIGEST_CHARACTERS = 16;
 const TOKEN_VOLUME = "fencedjob-token";
 const DATABASE_VOLUME_PREFIX = "fencedjob-database-";
 const DATABASES_DIR = "/etc/fencedjob/databases";
@@ -28,6 +38,7 @@ const TOKEN_DIR = "/var/run/fencedjob";
 const SOCKET_VOLUME = "fencedjob-sockets";
 /** One for all databases: a socket's name ends with its port. */
 const SOCKET_DIR = "/var/run/fencedjob-sockets";
+const LAST_WORDS_PATH = "/dev/termination-log";
 /** What is only closed is listened to nowhere. */
 const UNUSED_PORT = 5432;
 /** The token is renewed by the kubelet at 80 % of its life. */
@@ -47,6 +58,20 @@ export interface PodParts {
 
 export function podName(job: string, attempt: number): string {
   return `${job}-${attempt}`;
+}
+
+/** Digest of what its pods are made from: more standbys, another limit or deadline is no reason to make one anew. */
+export function madeFrom(spec: FencedJobSpec): string {
+  const {
+    suspend: _,
+    backoffLimit: __,
+    activeDeadlineSeconds: ___,
+    ttlSecondsAfterFinished: ____,
+    standbys,
+    ...rest
+  } = spec;
+  const text = JSON.stringify({ ...rest, application: standbys.application });
+  return createHash("sha256").update(text).digest("hex").slice(0, DIGEST_CHARACTERS);
 }
 
 /** The account of the job's pods: the template's own, or one made for the job, which may touch its Lease only (D12). */
@@ -86,7 +111,7 @@ export function buildPod(parts: PodParts, attempt: number): Json {
   const { spec } = parts;
   const pod = structuredClone(spec.template.spec) as Json;
   return {
-    ...identityOf(parts, attempt),
+    ...identityOf(parts, attempt, spec.standbys.application),
     spec: {
       ...pod,
       affinity: apart(pod.affinity as Json | undefined, parts.meta),
@@ -124,7 +149,7 @@ export function buildCloser(parts: PodParts, attempt: number): Json {
   // Where it may run, and as whom, is the template's; what only an application needs is not.
   const { initContainers: _, containers: __, volumes: ___, ...pod } = parts.spec.template.spec as Json;
   return {
-    ...identityOf(parts, attempt),
+    ...identityOf(parts, attempt, "NotStarted"),
     spec: {
       ...pod,
       affinity: apart(pod.affinity as Json | undefined, parts.meta),
@@ -140,14 +165,18 @@ function databasesOf(fences: readonly OpenFence[] = []): FencedJobSpec["database
   return fences.map(({ database, secretName }) => ({ name: database, secretName, port: UNUSED_PORT, socket: false }));
 }
 
-function identityOf({ meta, spec }: PodParts, attempt: number): Json {
+function identityOf({ meta, spec }: PodParts, attempt: number, application: SidecarConfig["application"]): Json {
   const { metadata } = spec.template as { metadata?: Json };
   return {
     apiVersion: "v1",
     kind: "Pod",
     metadata: {
       labels: { ...(metadata?.labels as Json), [JOB_LABEL]: meta.name, [ATTEMPT_LABEL]: String(attempt) },
-      annotations: { ...(metadata?.annotations as Json), [SPEC_ANNOTATION]: String(meta.generation ?? 0) },
+      annotations: {
+        ...(metadata?.annotations as Json),
+        [SPEC_ANNOTATION]: madeFrom(spec),
+        [APPLICATION_ANNOTATION]: application,
+      },
       name: podName(meta.name, attempt),
       namespace: meta.namespace,
       ownerReferences: [controllerReference(meta)],
@@ -162,6 +191,7 @@ function accountOf({ meta, spec }: PodParts): Json {
   return { serviceAccountName: account.name, ...(unasked && { automountServiceAccountToken: false }) };
 }
 
+/** What is made while the FencedJob is being deleted, to close its fences, is not deleted in front of it. */
 export function controllerReference(meta: JobMeta): OwnerReference {
   return {
     apiVersion: API_VERSION,
@@ -169,7 +199,7 @@ export function controllerReference(meta: JobMeta): OwnerReference {
     name: meta.name,
     uid: meta.uid,
     controller: true,
-    blockOwnerDeletion: true,
+    blockOwnerDeletion: meta.deletionTimestamp === undefined,
   };
 }
 
@@ -178,11 +208,12 @@ export function isOwnedBy(pod: RawPod, jobUid: string): boolean {
   return pod.metadata.ownerReferences?.some(({ uid, controller }) => controller && uid === jobUid) ?? false;
 }
 
-/** AlreadyExists is success only for the very pod that this attempt would have made (A04). */
+/** AlreadyExists is success only for the very pod that this attempt would have made (A04), and that the watch will show. */
 export function isAttemptOf(pod: RawPod, meta: JobMeta, attempt: number): boolean {
   return (
     isOwnedBy(pod, meta.uid) &&
-    pod.metadata.labels?.[ATTEMPT_LABEL] === String(attempt) &&
+    pod.metadata.labels?.[JOB_LABEL] !== undefined &&
+    pod.metadata.labels[ATTEMPT_LABEL] === String(attempt) &&
     pod.metadata.deletionTimestamp === undefined
   );
 }
@@ -237,6 +268,7 @@ function sidecarContainer({ meta, spec, sidecar, issuer, closes }: PodParts, pur
     fenceName: spec.fenceName ?? `${meta.namespace}/${meta.name}`,
     issuer,
     ...(spec.takeOver && { takeOver: spec.takeOver }),
+    application: spec.standbys.application,
     timing: timingOf(spec),
     drainMs: spec.drainSeconds * 1000,
     databases: spec.databases.map(asMounted),
@@ -244,6 +276,7 @@ function sidecarContainer({ meta, spec, sidecar, issuer, closes }: PodParts, pur
     tokenDir: TOKEN_DIR,
     httpPort: SIDECAR_HTTP_PORT,
     ...(purpose && { purpose }),
+    lastWordsPath: LAST_WORDS_PATH,
   };
   const field = (name: string, fieldPath: string): Json => ({ name, valueFrom: { fieldRef: { fieldPath } } });
   return {
@@ -256,6 +289,7 @@ function sidecarContainer({ meta, spec, sidecar, issuer, closes }: PodParts, pur
       field("POD_NAME", "metadata.name"),
       field("POD_UID", "metadata.uid"),
     ],
+    terminationMessagePath: LAST_WORDS_PATH,
     resources: sidecar.resources,
     securityContext: {
       runAsNonRoot: true,

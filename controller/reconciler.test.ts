@@ -1,10 +1,12 @@
 /** One reconcile at a time, in the modelled cluster of the random walks: what is too rare for them to meet. */
 import { expect, test } from "vitest";
 import { GENERATION_ANNOTATION } from "../lease/record.ts";
+import { HttpError } from "../platform/http.ts";
 import { type Stored, World } from "../testing/modelledcluster.ts";
 import { type ModelledController, startController } from "../testing/modelledcontroller.ts";
+import { FINALIZER } from "./finalizer.ts";
 import { ApiError } from "./kube/errors.ts";
-import { FINALIZER } from "./reconciler.ts";
+import { jobKeysOf } from "./reconciler.ts";
 
 const SPEC = {
   databases: [{ name: "ledger", secretName: "s" }],
@@ -57,11 +59,27 @@ function refusePods(world: World, status: number, message: string, dryRun: boole
   };
 }
 
-test("a webhook that is down is a condition, and keeps nobody from following an owner", async () => {
+test.each([
+  ["is down", new ApiError("create", 500, { message: "failed calling webhook" })],
+  ["hangs", new HttpError("timeout", "no answer within 10000 ms", true)],
+])("a webhook that %s is a condition, and keeps nobody from following an owner", async (_what, error) => {
   const { world, controller } = aCluster();
-  refusePods(world, 500, "failed calling webhook", true);
+  await live(world, controller, 10);
+  const { create } = world.api;
+  world.api.create = async (resource, object, options = {}) => {
+    if (options.dryRun) throw error;
+    return create(resource, object, options);
+  };
+  const job = world.job() as Stored;
+  world.put("fencedjobs", { ...job, metadata: { ...job.metadata, generation: 2 } });
+  const pod = world.objects.pods.get("run-1") as Stored;
+  world.podIs(pod, "Succeeded", false);
   await turn(world, controller);
   expect(conditionOf(world, "Admitted")).toMatchObject({ status: "False", reason: "AdmissionUnavailable" });
+  expect(conditionOf(world, "Complete")?.status).toBe("True");
+  world.api.create = create;
+  for (let i = 0; i < 12; i++) await turn(world, controller);
+  expect(conditionOf(world, "Admitted")?.status).toBe("True");
 });
 
 test("a webhook that takes no part in dry runs does not keep the job from running", async () => {
@@ -129,4 +147,213 @@ test("an outage of the API server costs no owner its job, also with a standby at
   for (const sidecar of world.sidecars.values()) sidecar.frozenUntilMs = Number.POSITIVE_INFINITY;
   await pass(12, false);
   expect(world.status().generation).toBe(2);
+});
+
+/** Everybody goes on for so many turns; no application ends. */
+async function live(world: World, controller: ModelledController, turns: number): Promise<void> {
+  for (let i = 0; i < turns; i++) {
+    world.live(false);
+    for (const sidecar of world.sidecars.values()) sidecar.worksUntilMs = Number.POSITIVE_INFINITY;
+    await turn(world, controller);
+  }
+}
+
+test("a full quota is no fault of the template: what is there keeps its place, and what is missing is told", async () => {
+  const { world, controller } = aCluster({ standbys: { count: 2 } });
+  await live(world, controller, 20);
+  expect(world.status().candidates).toEqual([
+    { attempt: 2, pod: "run-2" },
+    { attempt: 3, pod: "run-3" },
+  ]);
+  for (const dryRun of [true, false]) refusePods(world, 403, "exceeded quota", dryRun);
+  world.drop("pods", "run-3");
+  await live(world, controller, 40);
+  expect([...world.objects.pods.keys()]).toEqual(["run-1", "run-2"]);
+  expect(conditionOf(world, "Owned")?.message).toBe(
+    "run-1 owns generation 1; run-3 waits for its pod to be created: create: exceeded quota",
+  );
+});
+
+test("INV-11: a webhook that is down when a standby is lost costs the other one nothing, and it takes over", async () => {
+  const { world, controller } = aCluster({ standbys: { count: 2 } });
+  await live(world, controller, 20);
+  for (const dryRun of [true, false]) refusePods(world, 500, "failed calling webhook", dryRun);
+  world.drop("pods", "run-3");
+  await live(world, controller, 40);
+  expect(conditionOf(world, "Admitted")).toMatchObject({ status: "False", reason: "AdmissionUnavailable" });
+  const [first] = world.sidecars.values();
+  if (first) first.frozenUntilMs = Number.POSITIVE_INFINITY;
+  await live(world, controller, 20);
+  expect(world.status()).toMatchObject({ generation: 2, owner: { pod: "run-2" } });
+});
+
+test("a standby that cannot be created does not keep an owner's silence from being seen: the other one takes over in time", async () => {
+  const { world, controller } = aCluster({ standbys: { count: 2 } });
+  await live(world, controller, 20);
+  refusePods(world, 403, "exceeded quota", false);
+  world.drop("pods", "run-3");
+  await live(world, controller, 200);
+  expect(world.status()).toMatchObject({ generation: 1 });
+  const [first] = world.sidecars.values();
+  if (first) first.frozenUntilMs = Number.POSITIVE_INFINITY;
+  await live(world, controller, 20);
+  expect(world.status()).toMatchObject({ generation: 2, owner: { pod: "run-2" } });
+});
+
+test("the first pod that a controller makes of a job has its rights corrected, though the template was accepted before its time", async () => {
+  const { world, controller } = aCluster();
+  await turn(world, controller);
+  const applied: string[] = [];
+  world.api.apply = async (resource, object) => {
+    applied.push((resource as { plural: string }).plural);
+    return object;
+  };
+  controller.restart();
+  world.drop("pods", "run-1");
+  for (let i = 0; i < 3; i++) await turn(world, controller);
+  expect([...world.objects.pods.keys()]).toEqual(["run-1"]);
+  expect(applied).toEqual(["serviceaccounts", "roles", "rolebindings"]);
+});
+
+test.each([
+  ["its label", { labels: { "fencedjob.dev/attempt": "1" } }],
+  ["its owner reference", { ownerReferences: [] }],
+])("INV-11: a candidate that somebody takes away by %s is replaced, and left to him", async (_what, change) => {
+  const { world, controller } = aCluster();
+  for (let i = 0; i < 2; i++) await turn(world, controller);
+  const pod = world.objects.pods.get("run-1") as Stored;
+  world.put("pods", { ...pod, metadata: { ...pod.metadata, ...change } });
+  for (let i = 0; i < 4; i++) await turn(world, controller);
+  expect(world.status().candidates).toMatchObject([{ pod: "run-2" }]);
+  expect(world.objects.pods.get("run-1")?.metadata.deletionTimestamp).toBeUndefined();
+  expect(controller.stores.pods.get("n/run-2")).toBeDefined();
+});
+
+test("INV-11: a pod's change concerns the job that it has belonged to, too: it has one less", () => {
+  const pod = (...names: string[]) => ({
+    metadata: {
+      name: "run-1",
+      namespace: "n",
+      ownerReferences: names.map((name) => ({
+        apiVersion: "v1",
+        kind: "FencedJob",
+        name,
+        uid: name,
+        controller: true,
+      })),
+    },
+  });
+  const keys = (before: Stored | undefined, after: Stored | undefined) => jobKeysOf({ key: "n/run-1", before, after });
+  expect(keys(pod("run"), pod("run"))).toEqual(["n/run"]);
+  expect(keys(pod("run"), pod())).toEqual(["n/run"]);
+  expect(keys(undefined, pod("run"))).toEqual(["n/run"]);
+  expect(keys(pod("run"), undefined)).toEqual(["n/run"]);
+  expect(keys(pod(), pod())).toEqual([]);
+  const orphan = { metadata: { name: "run-1", namespace: "n", labels: { "fencedjob.dev/job": "run" } } };
+  expect(keys(orphan, undefined)).toEqual(["n/run"]);
+});
+
+test("INV-8, INV-11: suspended in the middle of a takeover and resumed at once, the job goes on with the next generation", async () => {
+  const { world, controller } = aCluster();
+  await live(world, controller, 20);
+  const edit = (suspend: boolean): void => {
+    const job = world.job() as Stored;
+    const { generation = 0 } = job.metadata;
+    world.put("fencedjobs", {
+      ...job,
+      metadata: { ...job.metadata, generation: generation + 1 },
+      spec: { ...job.spec, suspend },
+    });
+  };
+  for (const sidecar of world.sidecars.values()) sidecar.frozenUntilMs = Number.POSITIVE_INFINITY;
+  for (let i = 0; i < 12 && conditionOf(world, "Owned")?.reason !== "RenewalOverdue"; i++)
+    await turn(world, controller);
+  expect(world.status().candidates).toHaveLength(1);
+  edit(true);
+  await turn(world, controller);
+  edit(false);
+  await live(world, controller, 40);
+  expect(world.status()).toMatchObject({ generation: 2, owner: { generation: 2 }, failures: 0, fence: 2 });
+  expect(conditionOf(world, "Suspended")?.status).toBe("False");
+  // Nobody is left of those that were stopped.
+  const { owner, candidates } = world.status();
+  const alive = [...world.objects.pods.values()].filter(({ metadata }) => !metadata.deletionTimestamp);
+  expect(alive.map(({ metadata }) => metadata.name)).toEqual([owner?.pod, ...candidates.map(({ pod }) => pod)]);
+});
+
+test("a template that is changed twice while its pod is made is made once more, of the last change", async () => {
+  const { world, controller } = aCluster();
+  await turn(world, controller);
+  const { create } = world.api;
+  const edit = (image: string): void => {
+    const job = world.job() as Stored;
+    const template = { spec: { restartPolicy: "Never", containers: [{ name: "app", image }] } };
+    world.put("fencedjobs", { ...job, spec: { ...job.spec, template } });
+  };
+  world.api.create = async (...call) => {
+    world.api.create = create;
+    edit("y");
+    const pod = await create(...call);
+    edit("z");
+    return pod;
+  };
+  world.drop("pods", "run-1");
+  await live(world, controller, 10);
+  const { owner } = world.status();
+  expect(owner).toMatchObject({ generation: 1 });
+  expect(world.objects.pods.get(owner?.pod ?? "")?.spec.containers).toMatchObject([{ image: "z" }]);
+});
+
+test("more standbys, another limit or deadline costs none of those that wait their place; what pods are made of does", async () => {
+  const { world, controller } = aCluster({ standbys: { count: 1 } });
+  await live(world, controller, 20);
+  const edit = async (change: object): Promise<unknown> => {
+    const job = world.job() as Stored;
+    const { generation = 0 } = job.metadata;
+    world.put("fencedjobs", {
+      ...job,
+      metadata: { ...job.metadata, generation: generation + 1 },
+      spec: { ...job.spec, ...change },
+    });
+    await live(world, controller, 4);
+    return world.status().candidates.map(({ pod }) => pod);
+  };
+  expect(await edit({ standbys: { count: 2 } })).toEqual(["run-2", "run-3"]);
+  expect(await edit({ backoffLimit: 1, activeDeadlineSeconds: 9_000, ttlSecondsAfterFinished: 9 })).toEqual([
+    "run-2",
+    "run-3",
+  ]);
+  expect(await edit({ standbys: { count: 1 } })).toEqual(["run-2"]);
+  expect(await edit({ drainSeconds: 7 })).toEqual(["run-4"]);
+  expect(await edit({ standbys: { count: 1, application: "Started" } })).toEqual(["run-5"]);
+});
+
+test("a time to live that was made longer is heeded by a controller whose watch does not show it", async () => {
+  const { world, controller } = aCluster({ ttlSecondsAfterFinished: 5 });
+  await turn(world, controller);
+  const pod = world.objects.pods.get("run-1") as Stored;
+  world.podIs(pod, "Running");
+  await turn(world, controller);
+  world.podIs(pod, "Succeeded", false);
+  await turn(world, controller);
+  expect(world.status().completionTime).toBeDefined();
+  await turn(world, controller);
+  controller.stalledUntilMs.fencedjobs = Number.POSITIVE_INFINITY;
+  const job = world.job() as Stored;
+  world.put("fencedjobs", { ...job, spec: { ...job.spec, ttlSecondsAfterFinished: 100 } });
+  for (let i = 0; i < 10; i++) await turn(world, controller);
+  expect(world.job()).toBeDefined();
+});
+
+test("INV-11: a version that the server does not know, of an etcd that was put back behind a watch that goes on, is read anew", async () => {
+  const { world, controller } = aCluster();
+  const job = world.job() as Stored;
+  world.put("fencedjobs", job);
+  for (let i = 0; i < 2; i++) {
+    world.nowMs += 2_000;
+    controller.queued = true;
+    await controller.reconcile();
+  }
+  expect(controller.failures).toBe(0);
+  expect(world.status().candidates).toMatchObject([{ pod: "run-1" }]);
 });

@@ -3,10 +3,10 @@
  * with one of them could never be deleted (D07). Does NOT close a fence: the sidecars close theirs at their own end.
  */
 import type { FencedJob } from "./api/status.ts";
+import { FINALIZER, withoutFinalizer } from "./finalizer.ts";
 import { type KubeApi, RESOURCES } from "./kube/api.ts";
-import { isConflict, isNotFound } from "./kube/errors.ts";
+import { unlessMoved } from "./kube/errors.ts";
 import type { KubeObject } from "./kube/objects.ts";
-import { FINALIZER, withoutFinalizer } from "./reconciler.ts";
 
 /** Returns how many had it. Those that change meanwhile are met again by the next pass. */
 export async function releaseFencedJobs(api: KubeApi, namespace?: string): Promise<number> {
@@ -17,12 +17,7 @@ export async function releaseFencedJobs(api: KubeApi, namespace?: string): Promi
     const held = items.filter(({ metadata }) => metadata.finalizers?.includes(FINALIZER));
     if (!held.length) return released;
     for (const job of held) {
-      try {
-        await api.update(RESOURCES.fencedJobs, withoutFinalizer(job));
-        released++;
-      } catch (error) {
-        if (!isConflict(error) && !isNotFound(error)) throw error;
-      }
+      if (await unlessMoved(api.update(RESOURCES.fencedJobs, withoutFinalizer(job)))) released++;
     }
   }
 }

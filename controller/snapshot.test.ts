@@ -2,10 +2,13 @@
 import { expect, test } from "vitest";
 import { type RawPod, viewPod } from "./snapshot.ts";
 
-function pod(status: RawPod["status"], change: { restartPolicy?: string; deletionTimestamp?: string } = {}): RawPod {
-  const { restartPolicy = "Never", deletionTimestamp } = change;
+function pod(
+  status: RawPod["status"],
+  change: NonNullable<RawPod["spec"]> & { deletionTimestamp?: string } = {},
+): RawPod {
+  const { deletionTimestamp, ...spec } = change;
   const metadata = { name: "run-1", namespace: "billing", uid: "u", ...(deletionTimestamp && { deletionTimestamp }) };
-  return { metadata, spec: { restartPolicy }, ...(status && { status }) };
+  return { metadata, spec: { restartPolicy: "Never", ...spec }, ...(status && { status }) };
 }
 
 test.each([
@@ -16,15 +19,15 @@ test.each([
   ["SomethingNew", "Evicted"],
 ])("a disruption of kind %s is %s, whether the pod has ended or not (D14)", (reason, ours) => {
   const conditions = [{ type: "DisruptionTarget", status: "True", reason }];
-  expect(viewPod(pod({ phase: "Running", conditions }), 1).leaving).toBe(ours);
-  expect(viewPod(pod({ phase: "Failed", conditions }, { deletionTimestamp: "2026-11-29T13:00:00Z" }), 1).leaving).toBe(
-    ours,
-  );
+  expect(viewPod(pod({ phase: "Running", conditions }), null).leaving).toBe(ours);
+  expect(
+    viewPod(pod({ phase: "Failed", conditions }, { deletionTimestamp: "2026-11-29T13:00:00Z" }), null).leaving,
+  ).toBe(ours);
 });
 
 test("a pod that somebody deletes leaves, one that fails by itself does not", () => {
-  expect(viewPod(pod({}, { deletionTimestamp: "2026-11-29T13:00:00Z" }), 1).leaving).toBe("PodDeleted");
-  expect(viewPod(pod({ phase: "Failed" }), 1).leaving).toBeNull();
+  expect(viewPod(pod({}, { deletionTimestamp: "2026-11-29T13:00:00Z" }), null).leaving).toBe("PodDeleted");
+  expect(viewPod(pod({ phase: "Failed" }), null).leaving).toBeNull();
 });
 
 test("tries in place are counted for OnFailure, without the sidecar's; a long-running owner may be started again as often as it takes", () => {
@@ -35,8 +38,32 @@ test("tries in place are counted for OnFailure, without the sidecar's; a long-ru
     ],
     containerStatuses: [{ name: "app", restartCount: 2 }],
   };
-  expect(viewPod(pod(status, { restartPolicy: "OnFailure" }), 1)).toMatchObject({ retries: 3, longRunning: false });
-  expect(viewPod(pod(status, { restartPolicy: "Always" }), 1)).toMatchObject({ retries: 0, longRunning: true });
+  expect(viewPod(pod(status, { restartPolicy: "OnFailure" }), null)).toMatchObject({ retries: 3, longRunning: false });
+  expect(viewPod(pod(status, { restartPolicy: "Always" }), null)).toMatchObject({ retries: 0, longRunning: true });
+});
+
+test("a native sidecar of the template that is started again is no try of the job (C09)", () => {
+  const initContainers = ["fencedjob", "log-shipper", "migrate"].map((name) =>
+    name === "migrate" ? { name } : { name, restartPolicy: "Always" },
+  );
+  const status = {
+    initContainerStatuses: initContainers.map(({ name }) => ({ name, restartCount: name === "log-shipper" ? 9 : 1 })),
+    containerStatuses: [{ name: "app", restartCount: 2 }],
+  };
+  expect(viewPod(pod(status, { restartPolicy: "OnFailure", initContainers }), null).retries).toBe(3);
+});
+
+test("an application that has given up and waits to be started again has started, and does not run", () => {
+  const view = (...states: object[]) =>
+    viewPod(pod({ containerStatuses: states.map((state, i) => ({ name: `c${i}`, state, restartCount: 1 })) }), null);
+  const ended = (exitCode: number) => ({ terminated: { exitCode } });
+  const crashing = { waiting: { reason: "CrashLoopBackOff" } };
+  expect(view({ running: {} })).toMatchObject({ applicationStarted: true, applicationRuns: true });
+  expect(view({ running: {} }, ended(0)).applicationRuns).toBe(true);
+  expect(view(crashing)).toMatchObject({ applicationStarted: true, applicationRuns: false });
+  expect(view({ running: {} }, crashing).applicationRuns).toBe(false);
+  expect(view({ running: {} }, ended(1)).applicationRuns).toBe(false);
+  expect(view(ended(0)).applicationRuns).toBe(false);
 });
 
 test("a pod has failed when its application has, though its sidecar still runs; not while a container runs or may be started again", () => {
@@ -51,7 +78,7 @@ test("a pod has failed when its application has, though its sidecar still runs; 
         },
         { restartPolicy },
       ),
-      1,
+      null,
     );
   const end = (exitCode: number) => ({ terminated: { exitCode } });
   expect(view([end(1)])).toMatchObject({ failed: true, failure: "container c0 ended with exit code 1 (Error)" });
@@ -62,5 +89,5 @@ test("a pod has failed when its application has, though its sidecar still runs; 
   expect(view([end(1)], "OnFailure").failed).toBe(false);
   expect(view([end(1)], "Always").failed).toBe(false);
   expect(view([]).failed).toBe(false);
-  expect(viewPod(pod({ phase: "Failed" }), 1).failed).toBe(true);
+  expect(viewPod(pod({ phase: "Failed" }), null).failed).toBe(true);
 });

@@ -10,8 +10,10 @@ import type { ObjectMeta } from "./kube/objects.ts";
 
 export const JOB_LABEL = "fencedjob.dev/job";
 export const ATTEMPT_LABEL = "fencedjob.dev/attempt";
-/** metadata.generation of the FencedJob that the pod was made from. */
-export const SPEC_ANNOTATION = "fencedjob.dev/spec-generation";
+/** What of the FencedJob's spec the pod was made from: a digest. */
+export const SPEC_ANNOTATION = "fencedjob.dev/made-from";
+/** Whether the pod's application is started while it is a candidate: `Started`, `NotStarted`. */
+export const APPLICATION_ANNOTATION = "fencedjob.dev/application";
 export const SIDECAR_NAME = "fencedjob";
 
 export type TemplateVerdict = { ok: true } | { ok: false; reason: Reason; message: string };
@@ -23,10 +25,16 @@ export interface PodView {
   readonly phase: "Pending" | "Running" | "Succeeded" | "Failed" | "Unknown";
   readonly node: string | undefined;
   readonly deleting: boolean;
-  /** Made from an older version of the spec. */
+  /** Made from something else than the spec says now. */
   readonly outdated: boolean;
   /** A container other than the sidecar has run: the pod may have done work. */
   readonly applicationStarted: boolean;
+  /** The application is there now: its containers run, or have ended well, and none waits to be started again. */
+  readonly applicationRuns: boolean;
+  /** Its application is started while the pod is a candidate. */
+  readonly startedEarly: boolean;
+  /** All containers of the application have ended; the pod's phase may not say so yet. */
+  readonly applicationEnded: boolean;
   /** The sidecar's process runs: the pod may be made owner. */
   readonly sidecarRunning: boolean;
   /** What a pod that does not run yet waits for, in words. */
@@ -55,9 +63,11 @@ export interface Snapshot {
     readonly namespace: string;
     readonly generation: number;
     readonly deleting: boolean;
+    /** Kubernetes deletes first what it owns, and has not done that yet: pods, the Lease, the pods' account. */
+    readonly inForeground: boolean;
     /** It cannot vanish before its fences are closed. */
     readonly finalized: boolean;
-    /** For how long this controller has seen it being deleted without an owner that works; 0: it is not. */
+    /** For how long this controller has seen it being deleted, or failing, without an owner that works; 0: it is not. */
     readonly closingMs: number;
   };
   readonly spec: SpecVerdict;
@@ -78,13 +88,18 @@ export interface Snapshot {
   readonly leaseUnchangedMs: number;
   /** Until the Lease may be claimed for standing unchanged; 0 = now. */
   readonly leaseRemainingMs: number;
-  /** Wall time, for records and backoff; never compared with another machine's for safety. */
+  /** The API server's wall time: for records, backoff and deadlines, whichever controller wrote them; never for safety. */
   readonly wallMs: number;
 }
 
 /** No owner is wanted. */
-export function isClosing({ spec, job }: Snapshot): boolean {
-  return job.deleting || (spec.ok && spec.spec.suspend);
+export function isClosing({ spec, job, status }: Snapshot): boolean {
+  return job.deleting || status.failing !== undefined || (spec.ok && spec.spec.suspend);
+}
+
+/** Pods can be made of the present spec. */
+export function isAdmitted({ spec, template }: Snapshot): boolean {
+  return spec.ok && template.ok;
 }
 
 export function isAlive(pod: PodView): boolean {
@@ -103,7 +118,12 @@ interface RawContainerStatus {
 
 export interface RawPod {
   metadata: ObjectMeta;
-  spec?: { nodeName?: string; restartPolicy?: string; [other: string]: unknown };
+  spec?: {
+    nodeName?: string;
+    restartPolicy?: string;
+    initContainers?: { name: string; restartPolicy?: string }[];
+    [other: string]: unknown;
+  };
   status?: {
     phase?: string;
     reason?: string;
@@ -116,7 +136,8 @@ export interface RawPod {
 
 const PHASES = ["Pending", "Running", "Succeeded", "Failed"] as const;
 
-export function viewPod(pod: RawPod, jobGeneration: number): PodView {
+/** `madeFrom`: what a pod would be made from now; null if that is not known. */
+export function viewPod(pod: RawPod, madeFrom: string | null): PodView {
   const status = pod.status ?? {};
   const containers = [...(status.initContainerStatuses ?? []), ...(status.containerStatuses ?? [])];
   const sidecar = containers.find(({ name }) => name === SIDECAR_NAME);
@@ -128,10 +149,13 @@ export function viewPod(pod: RawPod, jobGeneration: number): PodView {
     phase: PHASES.find((phase) => phase === status.phase) ?? "Unknown",
     node: pod.spec?.nodeName,
     deleting: pod.metadata.deletionTimestamp !== undefined,
-    outdated: Number(pod.metadata.annotations?.[SPEC_ANNOTATION]) < jobGeneration,
+    outdated: madeFrom !== null && (pod.metadata.annotations?.[SPEC_ANNOTATION] ?? madeFrom) !== madeFrom,
     applicationStarted: others.some(
       ({ state, restartCount = 0 }) => state?.running || state?.terminated || restartCount,
     ),
+    applicationRuns: areThere(status.containerStatuses ?? []),
+    startedEarly: pod.metadata.annotations?.[APPLICATION_ANNOTATION] === "Started",
+    applicationEnded: areOver(status.containerStatuses ?? []),
     sidecarRunning: sidecar?.state?.running !== undefined,
     waitingFor: waitingFor(pod),
     trouble: troubleOf(pod),
@@ -139,10 +163,23 @@ export function viewPod(pod: RawPod, jobGeneration: number): PodView {
     failed: status.phase === "Failed" || applicationFailed(pod),
     leaving: leavingOf(pod),
     longRunning: pod.spec?.restartPolicy === "Always",
-    retries:
-      pod.spec?.restartPolicy === "OnFailure" ? others.reduce((sum, { restartCount = 0 }) => sum + restartCount, 0) : 0,
+    retries: pod.spec?.restartPolicy === "OnFailure" ? retriesOf(others, pod) : 0,
     lastWords: parseLastWords(sidecar?.state?.terminated?.message),
   };
+}
+
+const areOver = (containers: RawContainerStatus[]): boolean =>
+  containers.length > 0 && containers.every(({ state }) => state?.terminated !== undefined);
+
+const areThere = (containers: RawContainerStatus[]): boolean =>
+  containers.some(({ state }) => state?.running) &&
+  containers.every(({ state }) => state?.running || state?.terminated?.exitCode === 0);
+
+/** A native sidecar of the template is started again whenever it ends: that says nothing about the work. */
+function retriesOf(containers: RawContainerStatus[], { spec }: RawPod): number {
+  const sidecars = (spec?.initContainers ?? []).filter(({ restartPolicy }) => restartPolicy === "Always");
+  const tries = containers.filter(({ name }) => !sidecars.some((sidecar) => sidecar.name === name));
+  return tries.reduce((sum, { restartCount = 0 }) => sum + restartCount, 0);
 }
 
 /** 0 when the label was edited: then it does not match the name, which cannot be. */

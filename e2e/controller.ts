@@ -18,7 +18,7 @@ export async function installController(cluster: Cluster, say: (line: string) =>
   const sets = Object.entries(values).flatMap(([name, value]) => ["--set-string", `${name}=${value}`]);
   const chart = join(checkout, "charts/fencedjob");
   const where = ["-n", SYSTEM_NAMESPACE, "--create-namespace"];
-  await cluster.helm(["upgrade", "--install", RELEASE, chart, ...where, ...sets, "--wait", "--timeout", "120s"]);
+  await cluster.helm(["upgrade", "--install", RELEASE, chart, ...where, ...sets, "--wait", "--timeout", "300s"]);
 }
 
 /** The API of the cluster as its administrator. */

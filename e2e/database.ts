@@ -38,7 +38,7 @@ export async function startClusterDatabase(
     ["apply", "--server-side", "-f", "-"],
     JSON.stringify({ apiVersion: "v1", kind: "List", items }),
   );
-  await cluster.kubectl(["wait", "-n", namespace, "--for=condition=Ready", `pod/${POD}`, "--timeout=120s"]);
+  await cluster.kubectl(["wait", "-n", namespace, "--for=condition=Ready", `pod/${POD}`, "--timeout=300s"]);
   const forward = await portForward(cluster, namespace);
   const url = `postgres://postgres:${ADMIN_PASSWORD}@127.0.0.1:${forward.port}/${DATABASE}?sslmode=disable`;
   const pool = new pg.Pool({ connectionString: url, max: 2 });

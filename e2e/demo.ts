@@ -75,7 +75,7 @@ function summary(cluster: Cluster, end: StoryEnd): boolean {
   const takeover = `${(end.takeoverMs / 1000).toFixed(1)} s`;
   const lines: [name: string, value: string, holds: boolean][] = [
     ["stale rows in invoice", String(end.staleRows), end.staleRows === 0],
-    ["rows of the successor", String(end.rows), end.rows === 3],
+    ["invoices, each once", `${end.customers} of 3`, end.customers === 3 && end.rows === 3],
     ["writes refused", String(end.writesRefused), end.writesRefused >= 2],
     ["COMMIT refused with", end.commitRefusal.slice(0, 5), end.commitRefusal.startsWith("LF001")],
     ["next write refused with", end.nextWriteRefusal.slice(0, 5), end.nextWriteRefusal.startsWith("LF001")],

@@ -7,7 +7,9 @@ import { type ClusterDatabase, startClusterDatabase } from "./database.ts";
 import { FOREVER, openScene, type Scene, SETUP_MS_MAX, scriptContainer } from "./scene.ts";
 
 const NAMESPACE = "lifecycle";
-const TEST_MS_MAX = 2 * 60_000;
+const TEST_MS_MAX = 10 * 60_000;
+/** Beyond what any step is waited for: what comes all the same has not waited for it. */
+const NEVER_SECONDS = 600;
 
 let scene: Scene;
 let database: ClusterDatabase;
@@ -69,37 +71,34 @@ describe("the application's end is the job's end", { timeout: TEST_MS_MAX }, () 
     await until(() => isTrue("socket", "Complete"));
   });
 
-  test("exit 0 is Complete within 10 s, and the sidecar does not hold it up (C01)", async () => {
-    await create("well", "");
+  test("exit 0 is Complete, and the sidecar does not hold it up until its grace period is over (C01)", async () => {
+    await create("well", "", {}, { terminationGracePeriodSeconds: NEVER_SECONDS });
     await until(() => isTrue("well", "Complete"));
-    const { startTime, completionTime } = await scene.status("well");
-    expect(Date.parse(completionTime ?? "") - Date.parse(startTime ?? "")).toBeLessThanOrEqual(10_000);
-    expect((await scene.status("well")).history).toMatchObject([{ generation: 1, reason: "PodSucceeded" }]);
+    const { startTime, completionTime, history } = await scene.status("well");
+    console.error(`complete after ${(Date.parse(completionTime ?? "") - Date.parse(startTime ?? "")) / 1000} s`);
+    expect(history).toMatchObject([{ generation: 1, reason: "PodSucceeded" }]);
   });
 
   test("exit 3 is a failure that names the exit code, and the next pod has the next generation", async () => {
     await create("badly", "process.exit(3)", { backoffLimit: 1 });
-    await until(() => isTrue("badly", "Failed"), TEST_MS_MAX);
+    await until(() => isTrue("badly", "Failed"));
     const { history, failures } = await scene.status("badly");
     expect(history.map(({ generation, reason }) => [generation, reason])).toEqual([
       [2, "PodFailed"],
       [1, "PodFailed"],
     ]);
     expect(failures).toBe(2);
-    const words = await scene.describe("badly");
-    expect(words).toContain("container app ended with exit code 3");
+    await scene.says("badly", /container app ended with exit code 3/);
   });
 });
 
 describe("an owner that is gone is replaced at once", { timeout: TEST_MS_MAX }, () => {
   test("a deleted pod: its application ends first, then the Lease is given back, then the next pod owns", async () => {
-    await create("deleted", FOREVER);
+    await create("deleted", FOREVER, { lease: { durationSeconds: NEVER_SECONDS } });
     const { pod } = await scene.owner("deleted", 1);
     const startMs = performance.now();
     await scene.api.delete(RESOURCES.pods, key(pod), { gracePeriodSeconds: 2 });
     await scene.owner("deleted", 2);
-    // Well below the lease of 10 s: nobody waits for it to run out.
-    expect(performance.now() - startMs).toBeLessThan(9_000);
     console.error(`takeover after a deleted pod: ${((performance.now() - startMs) / 1000).toFixed(1)} s`);
   });
 
@@ -143,8 +142,9 @@ describe("what the application's container gets", { timeout: TEST_MS_MAX }, () =
 });
 
 describe("deletion", { timeout: TEST_MS_MAX }, () => {
-  test("a job that waits for ownership is gone in 10 s (C05), and one that owns ends its application first", async () => {
-    await create("waiting", FOREVER, { databases: [{ name: "ledger", secretName: "absent" }] });
+  test("a job that waits for ownership does not wait for the end of its grace period (C05), and one that owns ends its application first", async () => {
+    const databases = [{ name: "ledger", secretName: "absent" }];
+    await create("waiting", FOREVER, { databases }, { terminationGracePeriodSeconds: NEVER_SECONDS });
     await until(async () => (await scene.status("waiting")).owner?.pod);
     await create("owning", FOREVER);
     await scene.owner("owning", 1);
@@ -152,8 +152,8 @@ describe("deletion", { timeout: TEST_MS_MAX }, () => {
     for (const name of ["waiting", "owning"])
       await scene.api.delete(RESOURCES.fencedJobs, key(name), { propagationPolicy: "Background" });
     await until(() => scene.podIsGone("waiting-1"));
-    expect(performance.now() - startMs).toBeLessThan(10_000);
-    await until(() => scene.podIsGone("owning-1"), TEST_MS_MAX);
+    console.error(`gone while it waited: ${((performance.now() - startMs) / 1000).toFixed(1)} s`);
+    await until(() => scene.podIsGone("owning-1"));
   });
 
   test("INV-1, INV-8: a job that is created anew meets the fence of the old one and continues above it", async () => {
@@ -166,7 +166,7 @@ describe("deletion", { timeout: TEST_MS_MAX }, () => {
     const { generation } = await until(async () => {
       const { owner, fence } = await scene.status("again");
       return owner && fence === owner.generation ? owner : null;
-    }, TEST_MS_MAX);
+    });
     expect(generation).toBeGreaterThan(1);
     const [row] = await database.query<{ generation: number }>(
       "SELECT generation::int FROM fence.job WHERE name = $1",
@@ -178,20 +178,16 @@ describe("deletion", { timeout: TEST_MS_MAX }, () => {
   test("without a controller a namespace with a running job still goes (D07)", async () => {
     await create("orphan", FOREVER);
     await scene.owner("orphan", 1);
-    await scene.cluster.kubectl(["scale", "deployment", "-n", SYSTEM_NAMESPACE, "fencedjob", "--replicas=0"]);
+    const controller = ["-n", SYSTEM_NAMESPACE, "deployment/fencedjob"];
+    const { kubectl } = scene.cluster;
+    const replicas = await kubectl(["get", ...controller, "-o", "jsonpath={.spec.replicas}"]);
+    await kubectl(["scale", ...controller, "--replicas=0"]);
     try {
       await scene.api.delete(RESOURCES.fencedJobs, key("orphan"), { propagationPolicy: "Background" });
-      await until(() => scene.podIsGone("orphan-1"), 60_000);
+      await until(() => scene.podIsGone("orphan-1"));
     } finally {
-      await scene.cluster.kubectl(["scale", "deployment", "-n", SYSTEM_NAMESPACE, "fencedjob", "--replicas=1"]);
-      await scene.cluster.kubectl([
-        "rollout",
-        "status",
-        "-n",
-        SYSTEM_NAMESPACE,
-        "deployment/fencedjob",
-        "--timeout=60s",
-      ]);
+      await kubectl(["scale", ...controller, `--replicas=${replicas}`]);
+      await kubectl(["rollout", "status", ...controller, "--timeout=300s"]);
     }
   });
 });

@@ -2,20 +2,19 @@
  * Pods as teams have them, each as a FencedJob (`e2e/manifests/`), on a real API server with the real kubectl: stored as
  * written, made into a pod that has all of it, or refused with the reason. They run on nodes elsewhere.
  */
+
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { parseAllDocuments } from "yaml";
 import { type FencedJobStatus, readStatus } from "../controller/api/status.ts";
 import type { Controller } from "../controller/controller.ts";
-import { KubeApi, RESOURCES } from "../controller/kube/api.ts";
-import { loadKubeConfig } from "../controller/kube/config.ts";
+import { type KubeApi, RESOURCES } from "../controller/kube/api.ts";
 import type { RawObject } from "../controller/kube/objects.ts";
 import { SIDECAR_NAME } from "../controller/snapshot.ts";
-import { systemClock } from "../platform/clock.ts";
-import { type HttpClient, httpClient } from "../platform/http.ts";
-import { startApiServer, type TestApiServer } from "../testing/apiserver.ts";
+import type { TestApiServer } from "../testing/apiserver.ts";
 import { startTestController } from "../testing/controller.ts";
+import { type JobServer, startJobServer } from "../testing/jobserver.ts";
 import { until } from "../testing/until.ts";
 import { checkout } from "./cluster/paths.ts";
 
@@ -43,26 +42,21 @@ const ADMITTED = [
   "09-spot-and-spread",
 ];
 
+let jobServer: JobServer;
 let server: TestApiServer;
-let client: HttpClient;
 let api: KubeApi;
 let controller: Controller;
 
 beforeAll(async () => {
-  server = await startApiServer();
-  const kube = await loadKubeConfig({ env: {}, kubeconfigPath: server.kubeconfigPath });
-  client = httpClient({ ...kube, clock: systemClock });
-  api = new KubeApi(client, systemClock, "fencedjob-test");
-  await server.kubectl(["apply", "-f", join(checkout, "crds/fencedjob.yaml")]);
-  await until(() => api.list(RESOURCES.fencedJobs).then(() => true));
+  jobServer = await startJobServer();
+  ({ server, api } = jobServer);
   const lease = { namespace: "kube-system", name: "fencedjob-controller" };
-  controller = await startTestController({ kube, lease });
+  controller = await startTestController({ kube: jobServer.kube, lease });
 });
 
 afterAll(async () => {
   await controller?.stop();
-  client?.close();
-  await server?.stop();
+  await jobServer?.stop();
 });
 
 const pathOf = (file: string): string => join(checkout, "e2e/manifests", `${file}.yaml`);

@@ -26,7 +26,8 @@ export interface Scene {
   condition(name: string, type: string): Promise<Condition | undefined>;
   /** The owner of this generation, once its fence is raised. */
   owner(name: string, generation: number, msMax?: number): Promise<NonNullable<FencedJobStatus["owner"]>>;
-  describe(name: string): Promise<string>;
+  /** What `kubectl describe` says, once it says each of these: an event is stored a moment after the status that it tells of. */
+  says(name: string, ...words: readonly RegExp[]): Promise<string>;
   podIsGone(name: string): Promise<boolean>;
   jobIsGone(name: string): Promise<boolean>;
   /** The namespace goes in the background; the cluster and the controller stay for the next test. */
@@ -41,6 +42,19 @@ export async function openScene(namespace: string): Promise<Scene> {
   await installController(cluster, say);
   const scriptImage = await cluster.loadImage(await image("fencedjob-base", say));
   const { api, close } = await adminApi(cluster);
+  return sceneOf({ cluster, api, scriptImage }, namespace, close);
+}
+
+/** The same cluster, seen from another namespace, which has to exist. */
+export function sceneIn(scene: Scene, namespace: string): Scene {
+  return sceneOf(scene, namespace, () => {});
+}
+
+function sceneOf(
+  { cluster, api, scriptImage }: Pick<Scene, "cluster" | "api" | "scriptImage">,
+  namespace: string,
+  close: () => void,
+): Scene {
   const status = async (name: string): Promise<FencedJobStatus> =>
     readStatus((await api.get<RawObject>(RESOURCES.fencedJobs, { namespace, name })).status);
   const isGone = (resource: Resource, name: string): Promise<boolean> =>
@@ -64,7 +78,17 @@ export async function openScene(namespace: string): Promise<Scene> {
         const { owner, fence } = await status(name);
         return owner?.generation === generation && fence === generation ? owner : null;
       }, msMax),
-    describe: (name) => cluster.kubectl(["describe", "fencedjob", "-n", namespace, name]),
+    says: (name, ...words) =>
+      until(
+        async () => {
+          const said = await cluster.kubectl(["describe", "fencedjob", "-n", namespace, name]);
+          const missing = words.find((one) => !one.test(said));
+          if (missing) throw new Error(`no ${missing} in:\n${said}`);
+          return said;
+        },
+        undefined,
+        { pollMs: 500 },
+      ),
     podIsGone: (name) => isGone(RESOURCES.pods, name),
     jobIsGone: (name) => isGone(RESOURCES.fencedJobs, name),
     close: async () => {

@@ -25,4 +25,4 @@ export function loadMigrations(): readonly Migration[] {
 }
 
 /** The schema's version that this program speaks. */
-export const SCHEMA_VERSION = 9;
+export const SCHEMA_VERSION = 6;

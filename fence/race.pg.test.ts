@@ -15,13 +15,14 @@ describe.each(postgresVersions().found)("PostgreSQL %i", (version) => {
     async (_writers, protectedTable) => {
       const fenced = await startFenced({ version, settings: RACE_SETTINGS });
       onTestFinished(() => fenced.stop());
-      const outcome = await race(fenced, { seed, ms: seconds * 1000, protectedTable });
+      const outcome = await race(fenced, { seed, ms: seconds * 1000, raisesMin: seconds + 1, protectedTable });
       console.log(`PostgreSQL ${version}, seed ${seed}: ${JSON.stringify(outcome)}`);
       const why = `FENCE_RACE_SEED=${seed}`;
       expect(outcome.unexpected, why).toEqual([]);
       expect(outcome, why).toMatchObject({ stale: 0, lowered: 0, example: null });
       // The race must have been one.
       expect(outcome.raises, why).toBeGreaterThan(seconds);
+      expect(outcome.late, why).toBeLessThan(outcome.raises);
       expect(outcome.commits, why).toBeGreaterThan(20 * seconds);
       expect(outcome.refused, why).toBeGreaterThan(seconds);
     },

@@ -10,11 +10,12 @@
  */
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
+import { Pause } from "../platform/pause.ts";
 import { jitter, type Random } from "../platform/random.ts";
 import type { LeaseAnswer, LeaseClient, LeaseName } from "./client.ts";
-import { type Observation, remainingMs, sight } from "./observe.ts";
+import { type Observation, remainingMs, sight, unchangedMs } from "./observe.ts";
 import { type Grant, grantedLease, isOurs, type LeaseRecord, type RawLease, readLease } from "./record.ts";
-import { type LeaseTiming, overdueMs } from "./timing.ts";
+import { type LeaseTiming, overdueMs, silentMs } from "./timing.ts";
 
 export type CampaignApi = Pick<LeaseClient, "get" | "replace" | "create" | "watch">;
 
@@ -35,6 +36,8 @@ export interface CampaignParts {
   readonly timing: LeaseTiming;
   readonly lease: LeaseName;
   readonly me: Campaigner;
+  /** The leader has missed a renewal, or was heard again; told at each look. */
+  readonly silent: (silent: boolean) => void;
 }
 
 export interface Won {
@@ -58,7 +61,7 @@ export class Campaign {
   #leader: string | null = null;
   /** What the watch has brought and nobody has looked at. */
   #news: RawLease | null = null;
-  #wake: () => void = () => {};
+  readonly #rest = new Pause();
 
   constructor(parts: CampaignParts) {
     this.#parts = parts;
@@ -110,8 +113,10 @@ export class Campaign {
     const lookMs = overdueMs(timing);
     this.#seen = sight(this.#seen, record, nowMs, lookMs + timing.requestTimeoutMs);
     this.#tell(record);
+    const patienceMs = silentMs(timing) - unchangedMs(this.#seen, nowMs);
+    this.#parts.silent(patienceMs <= 0);
     const waitMs = this.#isFree(record) ? 0 : remainingMs(this.#seen, record, timing.durationMs, nowMs);
-    return waitMs === 0 ? this.#claim(raw) : this.#unhindered(Math.min(waitMs, lookMs));
+    return waitMs === 0 ? this.#claim(raw) : this.#unhindered(Math.min(waitMs, patienceMs > 0 ? patienceMs : lookMs));
   }
 
   /** Given back, or of a process of this very pod: that has ended, or this one would not have been started. */
@@ -180,7 +185,7 @@ export class Campaign {
         if (news.kind === "lease") this.#news = news.lease;
         else if (news.kind !== "deleted") continue;
         quiet = 0;
-        this.#wake();
+        this.#rest.wake();
       }
       const backoffMs = Math.min(2 * timing.durationMs, timing.renewIntervalMs * 2 ** quiet);
       await clock.sleep(jitter(random, backoffMs), signal).catch(() => {});
@@ -189,13 +194,6 @@ export class Campaign {
 
   /** Until the watch brings something, and at most so long. */
   async #pause(ms: number, signal: AbortSignal): Promise<void> {
-    if (this.#news) return;
-    const woken = Promise.withResolvers<void>();
-    this.#wake = woken.resolve;
-    const cancel = this.#parts.clock.after(ms, this.#wake);
-    signal.addEventListener("abort", this.#wake, { once: true });
-    await woken.promise;
-    cancel();
-    signal.removeEventListener("abort", this.#wake);
+    if (!this.#news) await this.#rest.wait(this.#parts.clock, ms, signal);
   }
 }

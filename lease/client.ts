@@ -33,11 +33,18 @@ export type LeaseNews =
 /** What a holder may do with its Lease: it never creates one (INV-6). */
 export type LeaseApi = Pick<LeaseClient, "get" | "replace" | "watch">;
 
+export interface WatchBounds {
+  /** After which the server ends it. */
+  readonly seconds?: number;
+  /** Longest silence, after which it is given up. */
+  readonly silentMs?: number;
+}
+
 /** Until a watch is open. */
 const WATCH_OPEN_MS = 5000;
 const WATCH_SECONDS = 300;
 /** The server's bookmarks come each minute, the first one after up to two. */
-const SILENT_MS = 150_000;
+export const SILENT_MS = 150_000;
 
 export class LeaseClient {
   readonly #client: HttpClient;
@@ -73,20 +80,24 @@ export class LeaseClient {
   }
 
   /**
-   * The Lease as it changes. Without a resource version it begins with the present state, and works before the Lease
-   * exists. Ends with `ended`, except when the signal ends it.
+   * The Lease as it changes. Without a resource version it begins with the present state, and works before the
+   * Lease exists. Ends with `ended`, except when the signal ends it.
    */
-  async *watch(resourceVersion: string | undefined, signal: AbortSignal): AsyncGenerator<LeaseNews, void, void> {
+  async *watch(
+    resourceVersion: string | undefined,
+    signal: AbortSignal,
+    { seconds = WATCH_SECONDS, silentMs = SILENT_MS }: WatchBounds = {},
+  ): AsyncGenerator<LeaseNews, void, void> {
     try {
       const query = new URLSearchParams({
         watch: "true",
         allowWatchBookmarks: "true",
         fieldSelector: `metadata.name=${this.#name}`,
-        timeoutSeconds: String(WATCH_SECONDS),
+        timeoutSeconds: String(seconds),
         ...(resourceVersion !== undefined && { resourceVersion }),
       });
       const path = `${this.#collection}?${query}`;
-      const stream = await this.#client.stream({ path, timeoutMs: WATCH_OPEN_MS, silentMs: SILENT_MS, signal });
+      const stream = await this.#client.stream({ path, timeoutMs: WATCH_OPEN_MS, silentMs, signal });
       if (stream.lines === null) {
         yield { kind: "ended", gone: stream.status === 410, message: messageOf(stream.status, stream.body) };
         return;
@@ -108,9 +119,10 @@ export class LeaseClient {
     this.#client.close();
   }
 
+  /** A server that answers in time need not open a connection in the same time: else one that was lost would never be replaced. */
   async #call(request: HttpRequest): Promise<LeaseAnswer> {
     try {
-      const { status, headers, body } = await this.#client.request(request);
+      const { status, headers, body } = await this.#client.request({ ...request, connectsApart: true });
       if (status === 200 || status === 201) return { kind: "ok", lease: body as RawLease };
       // Loss is final, so it takes the API server's word about this object: not the 404 of whoever else answers, or of
       // a server that does not serve the path yet.

@@ -73,6 +73,8 @@ interface Candidate {
   readonly way: ModelledLease;
   readonly election: Election;
   readonly terms: Term[];
+  /** Times in which it acts for a leader that is silent. */
+  readonly deputies: Term[];
 }
 
 class World {
@@ -85,6 +87,7 @@ class World {
     const way = new ModelledLease(clock, this.server);
     const random = seededRandom(seed);
     const terms: Term[] = [];
+    const deputies: Term[] = [];
     const election = new Election({
       api: way,
       clock,
@@ -97,8 +100,12 @@ class World {
         terms.push(term);
         return async () => {};
       },
+      deputize: (term) => {
+        deputies.push(term);
+        return async () => {};
+      },
     });
-    const process = { podUid, clock, way, election, terms };
+    const process = { podUid, clock, way, election, terms, deputies };
     this.processes.push(process);
     election.start();
     return process;
@@ -133,6 +140,31 @@ describe("a leader", () => {
     await world.clock.advance(60_000);
     expect(world.leaders()).toEqual(["a"]);
     expect(world.record().generation).toBe(1);
+    expect(second.deputies).toEqual([]);
+  });
+
+  test("that misses a renewal is acted for within a second, until it is heard again", async () => {
+    const world = new World();
+    const { first, second } = await world.pair();
+    first.clock.stop();
+    await world.clock.advance(1_000);
+    expect(second.deputies.map((term) => term.valid())).toEqual([true]);
+    expect(world.leaders()).toEqual(["a"]);
+    await world.clock.advance(1_000);
+    first.clock.continue();
+    // The modelled watch ends and begins; at the latest it is looked.
+    await world.clock.advance(3_000);
+    expect(second.deputies.map((term) => term.valid())).toEqual([false]);
+    expect(world.record().generation).toBe(1);
+  });
+
+  test("that is gone is acted for until the other is elected", async () => {
+    const world = new World();
+    const { first, second } = await world.pair();
+    first.clock.stop();
+    await world.clock.advance(TIMING.durationMs + 600);
+    expect(second.deputies.map((term) => term.valid())).toEqual([false]);
+    expect(second.terms.map((term) => term.valid())).toEqual([true]);
   });
 
   test("that is gone is replaced after the duration since its last renewal, and not before", async () => {

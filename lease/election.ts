@@ -10,7 +10,7 @@ import { Holder } from "./holder.ts";
 import { Permit } from "./permit.ts";
 import { assertTiming } from "./timing.ts";
 
-/** A time without interruption in which this process leads. */
+/** A time without interruption in which this process leads, or acts for the leader. */
 export interface Term {
   /** Aborts at its end: what is under way is given up. */
   readonly signal: AbortSignal;
@@ -18,9 +18,14 @@ export interface Term {
   valid(): boolean;
 }
 
-export interface ElectionParts extends CampaignParts {
+export interface ElectionParts extends Omit<CampaignParts, "silent"> {
   /** A term begins. Returns how to end it: called when the permit is gone, or, `orderly`, while it is still valid. */
   readonly lead: (term: Term) => (orderly: boolean) => Promise<void>;
+  /**
+   * The leader has missed a renewal: what it should do is done for it until it is heard again, or somebody is elected. It may be at work
+   * all the same, so this is for work that two may do at once. Returns how to end it.
+   */
+  readonly deputize: (term: Term) => () => Promise<void>;
 }
 
 /** After a fault of ours. */
@@ -41,12 +46,13 @@ export class Election {
   #ending: Promise<void> | null = null;
   #stopping = false;
   #cancelExpiry: () => void = () => {};
+  #endDeputy: (() => Promise<void>) | null = null;
 
   constructor(parts: ElectionParts) {
     assertTiming(parts.timing);
     if (parts.timing.durationMs % 1000 !== 0) throw new Error("lease timing: a Lease lasts whole seconds");
     this.#parts = parts;
-    this.#campaign = new Campaign(parts);
+    this.#campaign = new Campaign({ ...parts, silent: (silent) => void this.#hear(silent) });
   }
 
   start(): void {
@@ -66,6 +72,7 @@ export class Election {
   async stop(): Promise<void> {
     this.#stopping = true;
     await this.#endTerm("the process ends", true);
+    await this.#hear(false);
     this.#stop.abort(new Error("the process ends"));
     await this.#running;
   }
@@ -98,10 +105,31 @@ export class Election {
     });
     holder.found(lease);
     log.info("elected", { pod: me.pod, generation: grant.generation });
+    await this.#hear(false);
     const why = await holder.hold(grant, signal);
     this.#cancelExpiry();
     if (why !== null) return this.#endTerm(why);
     await holder.release(grant);
+  }
+
+  /** Resolves when nothing is done for the leader any more, if it was heard. */
+  async #hear(silent: boolean): Promise<void> {
+    if (!silent || this.#stopping) {
+      const end = this.#endDeputy;
+      this.#endDeputy = null;
+      await end?.();
+    } else this.#endDeputy ??= this.#deputize();
+  }
+
+  #deputize(): () => Promise<void> {
+    const over = new AbortController();
+    const { log, deputize } = this.#parts;
+    log.warn("the leader is silent; what it should do is done for it");
+    const end = deputize({ signal: over.signal, valid: () => !over.signal.aborted });
+    return async () => {
+      over.abort(new Error("the leader was heard, or another one was elected"));
+      await end().catch((error) => log.error("the end of acting for the leader failed", { error }));
+    };
   }
 
   #confirmed(): void {

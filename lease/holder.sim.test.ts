@@ -51,6 +51,7 @@ async function walk(seed: number): Promise<void> {
   let storedMs = 0;
   let renewTime = "";
   let everLost = false;
+  let tooShort = false;
   permit.open();
   void holder.waitForGrant(stop.signal).then(async (grant) => {
     lost = await holder.hold(grant, stop.signal);
@@ -62,13 +63,17 @@ async function walk(seed: number): Promise<void> {
     if (chance(0.1)) api.fault = chance(0.5) ? "lost" : "done-unanswered";
     if (chance(0.05)) clock.backMs += random.unit() * 60_000;
     if (chance(0.05)) api.change({}, { "example.com/note": String(step) });
-    if (chance(0.02)) api.change({ leaseDurationSeconds: chance(0.5) ? 3_600 : 4 });
+    if (!tooShort && chance(0.02)) api.change({ leaseDurationSeconds: chance(0.5) ? 3_600 : 5 });
+    if (chance(0.002)) {
+      tooShort = true;
+      api.change({ leaseDurationSeconds: 4 });
+    }
     if (chance(0.002)) api.change({ holderIdentity: "uid-2" });
     if (chance(0.002)) api.lease = null;
     for (let tick = 0; tick < 20; tick++) {
       await clock.advance(50);
       const record = api.lease && readLease(api.lease as RawLease);
-      everLost ||= !isOurs(record, ME);
+      everLost ||= tooShort || !isOurs(record, ME);
       if (!everLost && record?.renewTime && record.renewTime !== renewTime) {
         storedMs = clock.monoMs();
         renewTime = record.renewTime;

@@ -240,7 +240,7 @@ describe("report", () => {
     ["a floor that is no integer", { failures: [{ ...aFailure, floor: 1e300 }] }],
     ["a generation below 1", { generation: 0 }],
   ])("%s is no report: it would go into the status, which the API server then refuses for ever", (_what, change) => {
-    const report = { generation: 3, fences: [aFence], failures: [aFailure] };
+    const report = { generation: 3, fences: [aFence], failures: [aFailure], served: true };
     expect(parseReport(JSON.stringify(report))).toEqual(report);
     expect(parseReport(JSON.stringify({ ...report, ...change }))).toBeNull();
   });
@@ -253,7 +253,7 @@ describe("report", () => {
 
   test("a report is read as it was written, and stays small enough for an annotation", () => {
     const failure = { database: "d", code: "LF015", message: "m".repeat(40_000), hint: "h", final: false, floor: null };
-    const report = { generation: 3, fences: [], failures: [failure] };
+    const report = { generation: 3, fences: [], failures: [failure], served: false };
     const text = formatReport(report);
     expect(text.length).toBeLessThan(32 * 1024);
     expect(parseReport(text)?.failures[0]?.code).toBe("LF015");

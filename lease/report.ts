@@ -34,6 +34,8 @@ export interface Report {
   readonly failures: readonly RaiseFailure[];
   /** Of databases that have left the spec: why their fence is not closed yet. Final: another generation is above ours there. */
   readonly unclosed?: readonly RaiseFailure[];
+  /** The application has had a session of this generation, or was started under it: from then on its end counts (INV-9). */
+  readonly served: boolean;
 }
 
 /** At the end of its life a sidecar leaves this as the container's termination message. */
@@ -71,6 +73,7 @@ export function parseReport(text: string | null): Report | null {
     fences: fences.map((fence) => ({ ...fence, closed: fence.closed === true })),
     failures,
     ...(unclosed.length && { unclosed }),
+    served: value.served === true,
   };
 }
 

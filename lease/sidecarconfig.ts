@@ -30,6 +30,8 @@ export interface SidecarConfig {
   readonly issuer: string;
   /** Another issuer's fence that is taken over (spec.takeOver), up to that generation. */
   readonly takeOver?: { readonly issuer: string; readonly generation: number };
+  /** Started: the application runs while this is a candidate, and its connections are held until the raise. */
+  readonly application: "NotStarted" | "Started";
   readonly timing: LeaseTiming;
   readonly drainMs: number;
   readonly databases: readonly SidecarDatabase[];
@@ -38,4 +40,6 @@ export interface SidecarConfig {
   /** Directory with `token` and `ca.crt`. */
   readonly tokenDir: string;
   readonly httpPort: number;
+  /** Where the kubelet reads a container's termination message. */
+  readonly lastWordsPath: string;
 }

@@ -11,10 +11,13 @@ export interface LeaseTiming {
   readonly marginMs: number;
 }
 
-/** Of the controllers among themselves: a failover costs the duration, and a loss no more than a new election. */
+/**
+ * Of the controllers among themselves: a failover costs the duration, and a loss no more than a new election. The interval is
+ * short, as one that stands by acts for a leader that has missed a renewal (`silentMs`): within a second.
+ */
 export const DEFAULT_ELECTION_TIMING: LeaseTiming = {
   durationMs: 5_000,
-  renewIntervalMs: 1_000,
+  renewIntervalMs: 700,
   requestTimeoutMs: 1_500,
   marginMs: 500,
 };
@@ -47,11 +50,12 @@ export function permitDeadlineMs(sentAtMs: number, durationMs: number, marginMs:
   return sentAtMs + durationMs * (1 - CLOCK_DRIFT_MAX) - marginMs;
 }
 
-/**
- * Unchanged for this long, a record's renewal is overdue: a successor is prepared, nothing is claimed. A record that
- * was granted under a longer duration than the present timing's renews at an interval that is not known any more.
- */
-export function overdueMs(timing: LeaseTiming, grantedMs: number = timing.durationMs): number {
-  const overdue = timing.renewIntervalMs + Math.max(timing.renewIntervalMs, timing.requestTimeoutMs);
-  return grantedMs > timing.durationMs ? Math.max(overdue, grantedMs) : overdue;
+/** Unchanged for this long, a renewal was missed, or is late by a quarter of its interval: reason enough to look, and for nothing else. */
+export function silentMs({ renewIntervalMs }: LeaseTiming): number {
+  return 1.25 * renewIntervalMs;
+}
+
+/** Unchanged for this long, a record's renewal is overdue: a successor is prepared, nothing is claimed. */
+export function overdueMs({ renewIntervalMs, requestTimeoutMs }: LeaseTiming): number {
+  return renewIntervalMs + Math.max(renewIntervalMs, requestTimeoutMs);
 }

@@ -12,7 +12,7 @@ export type Wall = Date;
 export interface Clock {
   /** Milliseconds on CLOCK_MONOTONIC, shared by all threads of the machine; never goes back, has no meaning elsewhere. */
   monoMs(): number;
-  /** Wall time, for people and records only; never compared with another machine's. */
+  /** Wall time, for people and records only; never compared with another machine's (controllers go by the API server's: serverclock.ts). */
   wall(): Wall;
   /** Resolves after `ms`; rejects with the signal's reason when aborted. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>;

@@ -103,6 +103,13 @@ describe("a request", () => {
     expect(server.asked.length).toBe(4);
   });
 
+  test("goes over another connection after an answer of 5xx: behind the address there may be a server that works", async () => {
+    await serve((_asked, response, nth) => json(response, nth === 2 ? 500 : 404, {}));
+    for (let i = 0; i < 4; i++) await call("PUT");
+    const [first, second, third, fourth] = server.asked.map(({ socket }) => socket);
+    expect([second === first, third === second, fourth === third]).toEqual([true, false, true]);
+  });
+
   test("stops at the caller's signal", async () => {
     await serve(() => {});
     const signal = AbortSignal.timeout(50);

@@ -4,7 +4,8 @@
  * Does NOT retry a write and does NOT know whether one took effect when its answer is missing: such an error has
  * `sent: true`, and the caller reads before it does anything else (INV-6).
  *
- * Every call has a time limit that covers all of it: credentials, connect, TLS, answer, body. Credentials are asked for
+ * Every call has a time limit that covers all of it: credentials, connect, TLS, answer, body. A connection over which a server
+ * has failed (5xx) is not kept: behind one address there may be others that work. Credentials are asked for
  * anew for each request, because tokens and CAs are rotated under a running process.
  */
 import http, { type IncomingHttpHeaders, type IncomingMessage, type RequestOptions } from "node:http";
@@ -17,8 +18,10 @@ const LINE_CHARS_MAX = 8 * 2 ** 20;
 const SOCKETS_MAX = 64;
 /** An idle connection is closed by us before a server or a load balancer does it in silence. */
 const IDLE_SOCKET_MS = 30_000;
-/** First probe of a silent peer; the following ones come each second, so a dead machine is noticed in about 20 s. */
+/** First probe of a silent peer; the following ones come each second, so a dead machine is noticed in about 20 s … */
 const TCP_KEEPALIVE_MS = 10_000;
+/** … and in 6 s by the reader of a stream, who has nothing else to notice it by. */
+const STREAM_PROBES = { firstMs: 2_000, intervalMs: 1_000, lostMax: 4 };
 
 export type HttpFailure =
   /** No complete answer in time, or a stream that fell silent. */
@@ -64,6 +67,8 @@ export interface HttpRequest {
   contentType?: string;
   /** For the whole call. */
   timeoutMs: number;
+  /** As long again for a connection that must be opened first: `timeoutMs` then begins anew when it is there. */
+  connectsApart?: boolean;
   signal?: AbortSignal;
 }
 
@@ -114,7 +119,6 @@ export function httpClient(options: HttpClientOptions): HttpClient {
     maxSockets: SOCKETS_MAX,
     timeout: IDLE_SOCKET_MS,
   });
-
   async function open(request: Omit<HttpRequest, "timeoutMs">, limit: Limit): Promise<IncomingMessage> {
     const credentials = await limit.race(Promise.resolve(options.credentials?.() ?? {}));
     const body = request.body === undefined ? undefined : Buffer.from(JSON.stringify(request.body));
@@ -162,6 +166,8 @@ export function httpClient(options: HttpClientOptions): HttpClient {
         if (head.status !== 200) return { ...head, lines: null, body: await bodyOf(response) };
         limit.stopTimer();
         streams = true;
+        const { firstMs, intervalMs, lostMax } = STREAM_PROBES;
+        response.socket.setKeepAlive(true, firstMs, intervalMs, lostMax);
         return { ...head, lines: linesOf(response, limit, request.silentMs) };
       } catch (error) {
         throw limit.classify(error);
@@ -179,14 +185,16 @@ class Limit {
   readonly #clock: Clock;
   readonly #what: string;
   readonly #signal: AbortSignal | undefined;
+  readonly #request: Pick<HttpRequest, "timeoutMs" | "connectsApart">;
   readonly #aborts = new AbortController();
   #cancelTimer: () => void;
 
-  constructor(clock: Clock, request: { timeoutMs: number; signal?: AbortSignal }, what: string) {
+  constructor(clock: Clock, request: Pick<HttpRequest, "timeoutMs" | "connectsApart" | "signal">, what: string) {
     this.#clock = clock;
     this.#what = what;
+    this.#request = request;
     this.#signal = request.signal;
-    this.#cancelTimer = this.#arm(request.timeoutMs, `no answer within ${Math.round(request.timeoutMs)} ms`);
+    this.#cancelTimer = this.#arm(request.timeoutMs, this.#late);
     if (this.#signal?.aborted) this.#onSignal();
     else this.#signal?.addEventListener("abort", this.#onSignal, { once: true });
   }
@@ -195,6 +203,18 @@ class Limit {
     this.#aborts.abort(
       new HttpError("aborted", `${this.#what}: given up by the caller`, this.sent, this.#signal?.reason),
     );
+
+  get #late(): string {
+    return `no answer within ${Math.round(this.#request.timeoutMs)} ms`;
+  }
+
+  /** A connection was opened, and the request goes out. */
+  connected(): void {
+    this.sent = true;
+    if (!this.#request.connectsApart) return;
+    this.#cancelTimer();
+    this.#cancelTimer = this.#arm(this.#request.timeoutMs, this.#late);
+  }
 
   #arm(ms: number, message: string): () => void {
     return this.#clock.after(ms, () =>
@@ -259,12 +279,14 @@ function answer(
     let stop = (): void => {};
     request.on("socket", (socket) => {
       if (!socket.connecting) limit.sent = true;
-      else socket.once(secure ? "secureConnect" : "connect", () => (limit.sent = true));
+      else socket.once(secure ? "secureConnect" : "connect", () => limit.connected());
     });
     request.on("response", (response) => {
       stop();
       const stopResponse = limit.onAbort((reason) => response.destroy(reason));
       response.once("close", stopResponse);
+      const { socket, statusCode = 0 } = response;
+      if (statusCode >= 500) response.once("end", () => socket.destroy());
       resolve(response);
     });
     request.on("error", (error: NodeJS.ErrnoException) => {

@@ -21,7 +21,7 @@ const scratch = mkdtempSync(join(tmpdir(), "fencedjob-test-"));
 const total: Counts = { passed: 0, failed: 0, skipped: [] };
 const lines: string[] = [];
 
-const SIMULATED_HISTORIES = 2_000;
+const SIMULATED_HISTORIES = 10_000;
 
 interface Step {
   readonly name: string;
@@ -49,6 +49,7 @@ const steps: readonly Step[] = [
   vitest("unit"),
   command("model", ["npm", "run", "-s", "model"], async () => modelMissing()),
   command("simulation", ["npm", "run", "-s", "sim", "--", "--seeds", String(SIMULATED_HISTORIES)]),
+  command("simulation's mutants", ["node", "sim/mutate.ts"]),
   vitest("postgres"),
   vitest("apiserver", () =>
     unless(async () => {

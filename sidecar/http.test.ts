@@ -5,7 +5,7 @@ import { freePort } from "../testing/postgres.ts";
 import { until } from "../testing/until.ts";
 import { type SidecarState, startSidecarServer } from "./http.ts";
 
-const state = { started: false, state: "waiting for ownership", generation: null, rejectedWrites: 0 };
+const state = { started: false, state: "waiting for ownership", generation: null, rejectedWrites: 0, held: 0 };
 const stops: (() => Promise<void>)[] = [];
 
 afterEach(async () => {

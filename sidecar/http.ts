@@ -4,11 +4,13 @@ import { STARTUP_PROBE_SECONDS } from "../lease/sidecarconfig.ts";
 import type { Clock } from "../platform/clock.ts";
 
 export interface SidecarState {
-  /** The fence is raised in every database: this is what starts the application (INV-4). */
+  /** This is what starts the application: it is served, or, if it is to be started early, held (INV-4). */
   readonly started: boolean;
   readonly state: string;
   readonly generation: number | null;
   readonly rejectedWrites: number;
+  /** Connections of the application that wait for the raise. */
+  readonly held: number;
 }
 
 export interface SidecarServerOptions {

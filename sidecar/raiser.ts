@@ -62,6 +62,10 @@ export class Raiser {
     for (const fence of parts.earlier) this.#fences.set(fence.database, fence);
   }
 
+  get identity(): FenceIdentity {
+    return this.#parts.identity;
+  }
+
   get fences(): RaisedFence[] {
     return [...this.#fences.values()];
   }

@@ -4,7 +4,9 @@
  *
  * Does NOT validate objects and knows no rights: controller/controller.api.test.ts has a real one.
  */
+import type { DeleteOptions } from "../controller/kube/api.ts";
 import type { HttpResponse } from "../platform/http.ts";
+import { WALL_MS_AT_START } from "./process.ts";
 import type { Scheduler } from "./scheduler.ts";
 
 // biome-ignore lint/suspicious/noExplicitAny: objects of several kinds, as raw as they are in the API server.
@@ -49,7 +51,7 @@ const HISTORY_MAX = 200;
 const BUMP = 1_000_000;
 const BOOKMARK_MS = 60_000;
 /** What is asked for and always the same. */
-const CLUSTER_UID = "cluster-1";
+export const CLUSTER_UID = "cluster-1";
 
 export class ApiServer {
   /** Called in front of each change that is stored; throws when it breaks an invariant. */
@@ -85,10 +87,10 @@ export class ApiServer {
     const before = this.#objects.get(key);
     const version = ++this.#version;
     const uid = before?.metadata.uid ?? `${plural}-${object.metadata.name}-${++this.#uids}`;
-    const after: Stored = copy({
+    const after: Stored = {
       ...object,
       metadata: { ...object.metadata, namespace: "n", uid, resourceVersion: String(version) },
-    });
+    };
     this.onWrite({ plural, before, after, author });
     this.#objects.set(key, after);
     this.#tell({ version, plural, object: after, before, line: lineOf(before ? "MODIFIED" : "ADDED", after) });
@@ -107,11 +109,12 @@ export class ApiServer {
   }
 
   /** At once, or when its kubelet has taken it away, or whose finalizer it is. */
-  askToEnd(plural: string, name: string): void {
+  askToEnd(plural: string, name: string, author = KUBERNETES): void {
     const present = this.get(plural, name);
     if (!present || present.metadata.deletionTimestamp) return;
     if (plural !== "pods" && !present.metadata.finalizers?.length) return this.remove(plural, name);
-    this.put(plural, { ...present, metadata: { ...present.metadata, deletionTimestamp: "2026-11-29T12:00:00Z" } });
+    const metadata = { ...present.metadata, deletionTimestamp: "2026-11-29T12:00:00Z" };
+    this.put(plural, { ...present, metadata }, author);
   }
 
   snapshot(): Snapshot {
@@ -135,6 +138,11 @@ export class ApiServer {
 
   /** `author`: the name of the process that asks. The body is the server's own. */
   handle(method: string, path: string, body: unknown, author: string): HttpResponse {
+    const date = new Date(WALL_MS_AT_START + this.#scheduler.nowMs).toUTCString();
+    return { ...this.#answer(method, path, body, author), headers: { date } };
+  }
+
+  #answer(method: string, path: string, body: unknown, author: string): HttpResponse {
     const url = parse(path);
     if (url.plural === "namespaces") return ok({ metadata: { name: url.name, uid: CLUSTER_UID } });
     switch (method) {
@@ -145,7 +153,7 @@ export class ApiServer {
       case "PUT":
         return this.#update(url, body as Stored, author);
       case "DELETE":
-        return this.#delete(url, body as { preconditions?: { uid?: string } });
+        return this.#delete(url, body as DeleteOptions, author);
       default:
         // Accounts, roles and events: nobody looks at them here.
         return ok(body);
@@ -231,12 +239,14 @@ export class ApiServer {
     return ok(copy(written));
   }
 
-  #delete({ plural, name = "" }: Target, options: { preconditions?: { uid?: string } }): HttpResponse {
+  #delete({ plural, name = "" }: Target, options: DeleteOptions, author: string): HttpResponse {
     const present = this.get(plural, name);
     if (!present) return notFound();
-    const { uid } = options?.preconditions ?? {};
+    const { uid, resourceVersion } = options?.preconditions ?? {};
     if (uid && uid !== present.metadata.uid) return status(409, "Conflict", "another object");
-    this.askToEnd(plural, name);
+    if (resourceVersion && resourceVersion !== present.metadata.resourceVersion)
+      return status(409, "Conflict", "another version");
+    this.askToEnd(plural, name, author);
     return ok({});
   }
 }
@@ -257,6 +267,8 @@ function parse(path: string): Target {
   const [plural = "", name, subresource] = parts[0] === "namespaces" && parts.length > 2 ? parts.slice(2) : parts;
   return { plural, name, subresource, query: new URLSearchParams(query) };
 }
+
+export const pluralOf = (path: string): string => parse(path).plural;
 
 const ok = (body: unknown): HttpResponse => ({ status: 200, headers: {}, body });
 const status = (code: number, reason: string, message: string): HttpResponse => ({

@@ -1,21 +1,22 @@
 /**
- * The invariants, asserted where something takes effect: at each write of the API server, each commit of the database,
- * each message of an application.
+ * The invariants, asserted where something takes effect: at each write of the API server, each message of an application; at
+ * each commit of a database in fencechecks.ts.
  */
 import { type FencedJobStatus, type Owner, readStatus } from "../controller/api/status.ts";
 import type { Permit } from "../lease/permit.ts";
 import { type LeaseRecord, type RawLease, readLease } from "../lease/record.ts";
 import { parseReport } from "../lease/report.ts";
 import { KUBERNETES, type Stored, type Write } from "./apiserver.ts";
-import type { Commit } from "./database.ts";
+import { CONTROLLERS_LEASE } from "./controllers.ts";
+import type { Commit } from "./databasestate.ts";
+import { Failures, isTrue } from "./failures.ts";
+import { type AcceptsIssuer, FenceChecks } from "./fencechecks.ts";
 import { API } from "./kubeclient.ts";
 import type { PodRuntime } from "./kubelet.ts";
 import type { Process } from "./process.ts";
-import { CONTROLLERS_LEASE, type World } from "./world.ts";
-
-export class Violation extends Error {
-  override name = "Violation";
-}
+import { violated } from "./violation.ts";
+import { Waits } from "./waits.ts";
+import type { World } from "./world.ts";
 
 /** Without a cut towards the database for so long, whoever blocks a raise is somebody whom it could end. */
 const UNDISTURBED_MS = 20_000;
@@ -27,21 +28,19 @@ const RENEWING_SHARE = 0.95;
 export class Checks {
   /** Pods whose application ended well. */
   readonly succeeded = new Set<string>();
-  /** Work that was committed, in all histories. */
-  committed = 0;
-  raises = 0;
-  closes = 0;
+  /** Pods whose application was started early and has had a session. */
+  readonly served = new Set<string>();
+  /** Work, for the last time. */
+  committedAtMs = 0;
   readonly #world: World;
-  /** The generation that may commit, in the present history; none before its first raise. */
-  #latest = 0;
-  #closed = 0;
-  readonly #raisedBy = new Map<string, number>();
-  readonly #raised = new Map<number, string>();
+  readonly #fences = new Map<string, FenceChecks>();
+  readonly #waits = new Waits();
+  readonly #failures = new Failures();
   readonly #holderOf = new Map<number, string>();
   readonly #generationOf = new Map<string, number>();
   /** All that ever was, also in what etcd has forgotten: a grant may be on its way. */
   readonly #reserved = new Set<string>();
-  readonly #permits = new Map<string, { permit: Permit; process: Process }>();
+  readonly #permits = new Map<string, { permit: Permit; process: Process; runtime: PodRuntime }>();
   #leaseGeneration = 0;
   /** Of each holder: when its last renewals were stored. */
   readonly #renewedMs = new Map<string, number[]>();
@@ -50,63 +49,52 @@ export class Checks {
     this.#world = world;
   }
 
-  // ---- the database ----
-
-  commit(commit: Commit): void {
-    const { generation } = commit;
-    if (commit.kind === "work") {
-      this.committed++;
-      if (generation === this.#closed) violated(`INV-3: work of generation ${generation} committed behind its close`);
-      if (generation !== this.#latest) {
-        violated(`INV-3: work of generation ${generation} committed behind the raise of ${this.#latest}`);
-      }
-      return;
-    }
-    if (commit.kind === "close") {
-      this.closes++;
-      // Of a database that was set back under its witness nobody may commit (0); to close there lets nobody in either.
-      if (this.#latest && generation !== this.#latest)
-        violated(`INV-3: ${generation} was closed under the raise of ${this.#latest}`);
-      this.#closed = generation;
-      return;
-    }
-    this.raises++;
-    const { holder } = commit;
-    if (generation <= this.#latest) violated(`INV-1: the fence went from ${this.#latest} to ${generation}`);
-    if ((this.#raised.get(generation) ?? holder) !== holder) {
-      violated(`INV-8: generation ${generation} was accepted for two holders`);
-    }
-    if (this.#raisedBy.has(holder))
-      violated(`INV-7: ${holder} raised ${this.#raisedBy.get(holder)} before ${generation}`);
-    this.#raisedBy.set(holder, generation);
-    this.#raised.set(generation, holder);
-    this.#latest = generation;
+  of(database: string): FenceChecks {
+    const known = this.#fences.get(database);
+    if (known) return known;
+    const accepts: AcceptsIssuer = (issuer, generation) => this.#world.people.hasAccepted(issuer, generation);
+    const fence = new FenceChecks(database, accepts);
+    this.#fences.set(database, fence);
+    return fence;
   }
 
-  /** The database has another history, in which at most `latest` may commit: what it says of others is the old one's. */
-  restored(latest = 0): void {
-    this.#latest = latest;
-    this.#closed = 0;
-    this.#raised.clear();
-    this.#raisedBy.clear();
+  commit(database: string, commit: Commit): void {
+    this.of(database).commit(commit);
+    if (commit.kind !== "work") return;
+    this.committedAtMs = this.#world.scheduler.nowMs;
+    if (!this.of(database).wasRestored) this.#failures.work();
+  }
+
+  get committed(): number {
+    return sum(this.#fences, ({ committed }) => committed);
+  }
+
+  get raises(): number {
+    return sum(this.#fences, ({ raises }) => raises);
   }
 
   // ---- the wire ----
 
-  wireOpens(runtime: PodRuntime, generation: number, permit: Permit): void {
-    if (this.#raisedBy.get(runtime.uid) !== generation && !this.#world.wasRestored) {
-      violated(`INV-4: ${runtime.name} serves generation ${generation}, which it has not raised`);
-    }
+  wireServes(runtime: PodRuntime, generation: number, permit: Permit): void {
+    this.#mustHaveRaised(runtime, generation);
     const { process } = runtime;
     const known = this.#permits.get(runtime.uid);
-    if (known && known.process !== process) violated(`INV-7: ${runtime.name} serves in a second life of its sidecar`);
-    this.#permits.set(runtime.uid, { permit, process });
+    // One that a restored etcd has brought back is started as a whole: nothing in it remembers its first life.
+    if (known?.runtime === runtime && known.process !== process)
+      violated(`INV-7: ${runtime.name} serves in a second life of its sidecar`);
+    this.#permits.set(runtime.uid, { permit, process, runtime });
   }
 
   protectedMessage(runtime: PodRuntime, generation: number): void {
     if (runtime.process.paused) violated(`${runtime.name} works in its sleep`);
-    if (!this.#world.wasRestored && this.#raisedBy.get(runtime.uid) !== generation) {
-      violated(`INV-4: ${runtime.name} works under generation ${generation}, which it has not raised`);
+    this.#mustHaveRaised(runtime, generation);
+  }
+
+  /** INV-4: in every database of the job, as far as its pod knows of them. */
+  #mustHaveRaised({ name, uid, databases }: PodRuntime, generation: number): void {
+    for (const database of databases) {
+      if (this.of(database).mayServe(uid, generation)) continue;
+      violated(`INV-4: ${name} serves generation ${generation}, which it has not raised in ${database}`);
     }
   }
 
@@ -118,6 +106,8 @@ export class Checks {
     if (plural === "fencedjobs" && before && after && !byPeople) {
       this.#status(statusOf(before), statusOf(after));
       this.#ended(statusOf(before), statusOf(after), author);
+      this.#failures.written(statusOf(before), statusOf(after), this.#world.scheduler.nowMs);
+      if (!this.#world.edited) this.#waits.written(statusOf(before), statusOf(after), this.#world.scheduler.nowMs);
     }
     if (plural === "leases" && after?.metadata.name.startsWith(CONTROLLERS_LEASE)) {
       this.#elected(before && readLease(before as RawLease), readLease(after as RawLease), after.metadata.name);
@@ -126,7 +116,7 @@ export class Checks {
       this.#lease(old, next);
       this.#byItsHolder(old, next, author);
     }
-    if (plural === "pods" && before && after) this.#podDeleted(before, after);
+    if (plural === "pods" && before && after) this.#podDeleted(before, after, byPeople);
   }
 
   /**
@@ -134,6 +124,7 @@ export class Checks {
    * must be refused by the database.
    */
   forgotten(): void {
+    this.#failures.forgotten();
     this.#holderOf.clear();
     this.#generationOf.clear();
     this.#leaseGeneration = 0;
@@ -150,11 +141,23 @@ export class Checks {
       if (after.generation < before.generation) violated("INV-8: the generation in status went back");
       if (after.attempt < before.attempt) violated("an attempt was taken back");
     }
-    if (owner && owner.uid !== before.owner?.uid) this.#granted(owner, after.generation);
+    // A number that was reserved is given up for a higher one as long as the Lease has not named it.
+    const again = owner?.uid === before.owner?.uid;
+    if (owner && !(again && owner.generation === before.owner?.generation))
+      this.#granted(owner, after.generation, again);
     // A write of before the restore, on a version that was given out a second time, may complete it too: the database stands.
     if (this.#world.versionsReused) return;
-    if (isComplete(after) && !isComplete(before) && !this.succeeded.has(before.owner?.uid ?? "")) {
+    if (isTrue(after, "Complete") && !isTrue(before, "Complete") && !this.succeeded.has(before.owner?.uid ?? "")) {
       violated("INV-9: completed by one that is not the owner in force, or has not succeeded");
+    }
+    const early = this.#world.application === "Started";
+    if (
+      early &&
+      isTrue(after, "Complete") &&
+      !isTrue(before, "Complete") &&
+      !this.served.has(before.owner?.uid ?? "")
+    ) {
+      violated("INV-9: completed by one whose application has never had a session");
     }
   }
 
@@ -173,12 +176,12 @@ export class Checks {
     if (renewals.length >= RENEWALS) violated(`${owner.pod} was replaced though it renews`);
   }
 
-  #granted(owner: Owner, reserved: number): void {
+  #granted(owner: Owner, reserved: number, again: boolean): void {
     if (!this.#world.versionsReused) {
       if ((this.#holderOf.get(owner.generation) ?? owner.uid) !== owner.uid) {
         violated(`INV-2: generation ${owner.generation} has two holders`);
       }
-      if (this.#generationOf.has(owner.uid)) violated(`INV-7: ${owner.pod} was granted twice`);
+      if (!again && this.#generationOf.has(owner.uid)) violated(`INV-7: ${owner.pod} was granted twice`);
     }
     if (owner.generation !== reserved) violated("INV-8: the grant is not the reserved generation");
     this.#holderOf.set(owner.generation, owner.uid);
@@ -203,7 +206,8 @@ export class Checks {
     const named = before?.holder === holder && before.generation !== null;
     if (named) violated(`INV-7: ${after.holderPod}, which the Lease had named, was granted again`);
     if ((generation ?? 0) < this.#leaseGeneration) violated("the Lease went back");
-    this.#leaseGeneration = generation ?? 0;
+    // A grant that was on its way when its reservation was lost says nothing about what is given out since.
+    if (this.#holderOf.get(generation ?? 0) === holder) this.#leaseGeneration = generation ?? 0;
     if (before?.holder) this.#claimed(before);
   }
 
@@ -218,12 +222,14 @@ export class Checks {
   }
 
   /** INV-5: whoever lost the Lease for standing unchanged must not believe in his permit any more. */
-  #claimed({ holder, generation, report }: LeaseRecord): void {
+  #claimed({ holder, holderPod, generation, report }: LeaseRecord): void {
     const known = this.#permits.get(holder ?? "");
     const pod = this.#world.apiServer.list("pods").find(({ metadata }) => metadata.uid === holder);
     const ended = !pod || pod.status.phase === "Succeeded" || pod.status.phase === "Failed";
     const refused = parseReport(report)?.failures.some(({ final }) => final);
-    if (!known || ended || refused || this.#world.clocksLie) return;
+    // Somebody has written another holder and not its pod: nobody could find it.
+    const misnamed = pod?.metadata.name !== holderPod;
+    if (!known || ended || misnamed || refused || this.#world.clocksLie) return;
     const { permit, process } = known;
     if (process.alive && permit.state(process.clock.monoMs()) === "valid") {
       violated(`INV-5: the Lease of generation ${generation} was claimed while its permit was valid`);
@@ -235,38 +241,38 @@ export class Checks {
     if (after.holder === null || after.holder === before?.holder) return;
     this.#world.tell(`elected ${after.holderPod} ${after.generation}`);
     if (before && (after.generation ?? 0) <= (before.generation ?? 0)) violated("INV-8: an election went back");
-    if (this.#world.controllersClocksLie || !this.#world.isUndisturbed([API], UNDISTURBED_MS)) return;
-    const other = this.#world.leaders(lease)[0];
+    if (this.#world.controllers.clocksLie || !this.#world.isUndisturbed([API], UNDISTURBED_MS)) return;
+    const other = this.#world.controllers.leaders(lease)[0];
     if (other) violated(`INV-5: ${after.holderPod} was elected while ${other} had a valid permit`);
   }
 
   #report({ report }: LeaseRecord): void {
     const failure = parseReport(report)?.failures.find(({ code }) => code === "LF004");
-    if (failure && this.#world.isUndisturbed(["ledger"], UNDISTURBED_MS)) {
+    if (failure && this.#world.isUndisturbed([failure.database], UNDISTURBED_MS)) {
       violated(`INV-13: a raise was blocked by clients: ${failure.message}`);
     }
   }
 
-  #podDeleted(before: Stored, after: Stored): void {
+  #podDeleted(before: Stored, after: Stored, byPeople: boolean): void {
     if (before.metadata.deletionTimestamp || !after.metadata.deletionTimestamp) return;
+    const job = this.#world.apiServer.get("fencedjobs", this.#world.job);
+    const isAlive = after.status.phase !== "Succeeded" && after.status.phase !== "Failed";
+    if (!byPeople && !this.#world.edited && isAlive) {
+      this.#waits.deletedByController(after.metadata.uid, statusOf(job), this.#world.scheduler.nowMs);
+    }
     // On its way when the etcd was restored: to a pod that is the owner again.
     if (!this.#world.isUndisturbed([API], UNDISTURBED_MS)) return;
-    const job = this.#world.apiServer.get("fencedjobs", this.#world.job);
-    const { owner } = statusOf(job);
-    const stops = !job || job.spec.suspend || job.metadata.deletionTimestamp;
+    const { owner, failing } = statusOf(job);
+    const stops = !job || failing || job.spec.suspend || job.metadata.deletionTimestamp;
     if (owner?.uid === after.metadata.uid && !stops && !this.#world.deletes.has(after.metadata.uid)) {
       violated(`the owner in force, ${owner?.pod}, was deleted`);
     }
   }
 }
 
-function violated(what: string): never {
-  throw new Violation(what);
-}
-
 /** As the controller has written it: without a parser, which would take most of the time. */
 const statusOf = (job: Stored | undefined): FencedJobStatus => (job?.status as FencedJobStatus | undefined) ?? EMPTY;
 const EMPTY = readStatus(undefined);
 
-const isComplete = ({ conditions }: FencedJobStatus): boolean =>
-  conditions.some(({ type, status }) => type === "Complete" && status === "True");
+const sum = (fences: ReadonlyMap<string, FenceChecks>, of: (one: FenceChecks) => number): number =>
+  [...fences.values()].reduce((total, one) => total + of(one), 0);

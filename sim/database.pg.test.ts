@@ -71,7 +71,7 @@ const noSession = (): SqlError => new SqlError("no session", "the session has en
 /** The simulation's database, behind its network and on its clock. */
 class Modelled implements Side {
   readonly #scheduler = new Scheduler();
-  readonly #database = new Database(this.#scheduler);
+  readonly #database = new Database(this.#scheduler, "ledger");
   readonly #process = newProcess("pod", { scheduler: this.#scheduler, seed: 1 });
   readonly #connect = connectTo(this.#process, "ledger", new Network(this.#scheduler, 1), this.#database);
   readonly #sessions = new Map<number, { backend: Backend; identity: FenceIdentity }>();

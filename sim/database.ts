@@ -7,61 +7,21 @@
 import type { FenceIdentity } from "../fence/database.ts";
 import { SCHEMA_VERSION } from "../fence/migrations.ts";
 import type { Witness } from "../fence/witness.ts";
-import { type LockOwner, Locks } from "./locks.ts";
+import { type Beat, type Commit, copyOf, type Issuing, type Row, type State } from "./databasestate.ts";
+import { type LockOwner, Locks, type Mode } from "./locks.ts";
 import type { Scheduler } from "./scheduler.ts";
 import { SqlError } from "./sqlerror.ts";
 
-/** What is committed. */
-interface State {
-  readonly job: Row;
-  /** Open gates and closed ones. */
-  readonly gates: Map<number, boolean>;
-  /** Generation by holder. */
-  readonly claims: Map<string, number>;
-  readonly closed: Set<number>;
-  /** By generation. */
-  readonly witness: Map<number, Witness>;
-  /** Protected work: the generations of its commits, in their order. */
-  readonly work: number[];
-}
-
-interface Row {
-  generation: number;
-  holder: string;
-  holderName: string;
-  nonce: string;
-  issuer: string;
-  incarnation: string;
-}
-
-/** Who raises, and whose raises a person has said to be taken over. */
-export interface Issuing {
-  readonly issuer: string;
-  readonly acceptedIssuer?: string | undefined;
-  readonly acceptedGeneration?: number | undefined;
-}
-
-/** What an owner remembers of the heartbeat before, and what he writes now. */
-export interface Beat {
-  readonly incarnation: string;
-  readonly witness: Witness;
-  readonly next: string;
-}
-
 /** Of a raise that waits for nothing and nobody ends. */
 const IDLE_MS_SPARE = 1_000;
-
-/** A commit, as it took effect. */
-export type Commit =
-  | { readonly kind: "raise"; readonly generation: number; readonly holder: string }
-  | { readonly kind: "close"; readonly generation: number }
-  | { readonly kind: "work"; readonly generation: number };
 
 export class Database {
   /** In the order in which they took effect; of the present history. */
   onCommit: (commit: Commit) => void = () => {};
   incarnation = "1/1";
-  down = false;
+  /** What whoever connects is told; nothing when it lets in. */
+  refusal: SqlError | undefined;
+  readonly name: string;
   readonly locks: Locks;
   readonly backends = new Map<number, Backend>();
   /** Admitted, by server process. */
@@ -78,8 +38,9 @@ export class Database {
 
   readonly scheduler: Scheduler;
 
-  constructor(scheduler: Scheduler) {
+  constructor(scheduler: Scheduler, name: string) {
     this.scheduler = scheduler;
+    this.name = name;
     this.locks = new Locks(scheduler);
   }
 
@@ -99,7 +60,7 @@ export class Database {
   }
 
   connect(): Backend {
-    if (this.down) throw new SqlError("57P03", "the database system is starting up", "FATAL");
+    if (this.refusal) throw this.refusal;
     const backend = new Backend(this, ++this.#pids);
     this.backends.set(backend.pid, backend);
     return backend;
@@ -198,12 +159,18 @@ export class Backend implements LockOwner {
     this.#database.locks.release(this);
   }
 
+  /** A process that ends in the same moment in which it is given a lock takes no other: nobody would give it back. */
+  async #lock(name: string, mode: Mode): Promise<void> {
+    await this.#database.locks.take(name, this, mode, this.#lockTimeoutMs);
+    if (this.#ended) throw this.#ended;
+  }
+
   // ---- what the sidecar's proxy sends ----
 
   /** LOCK TABLE of the gate in ROW SHARE mode: refused before, during and after a wait. */
   async enter(generation: number): Promise<void> {
     this.#requireOpen(generation);
-    await this.#database.locks.take(gate(generation), this, "share", this.#lockTimeoutMs);
+    await this.#lock(gate(generation), "share");
     this.#requireOpen(generation);
   }
 
@@ -241,7 +208,7 @@ export class Backend implements LockOwner {
     nonce: string,
     by: Issuing,
   ): Promise<Readonly<Row>> {
-    await this.#database.locks.take("row", this, "exclusive", this.#lockTimeoutMs);
+    await this.#lock("row", "exclusive");
     const { row } = this.#database;
     if (row.generation === generation && row.holder === holder && row.nonce === nonce) {
       this.#checkOwner(generation, holder);
@@ -292,23 +259,22 @@ export class Backend implements LockOwner {
       Object.assign(state.job, { generation, holder, holderName, nonce, issuer, incarnation });
       state.claims.set(holder, generation);
       state.witness.set(generation, { counter: 0, nonce });
-      this.#database.onCommit({ kind: "raise", generation, holder });
+      this.#database.onCommit({ kind: "raise", generation, holder, issuer });
     });
     return { ...result, sessions_ended: ended };
   }
 
   /** fence.shut: nobody is inside of a gate any more; what it changes is the caller's. */
   async #shut(current: number, below: number): Promise<string[]> {
-    const { locks, state } = this.#database;
-    for (const [other, open] of [...state.gates]) {
-      if (open || other === current) await locks.take(gate(other), this, "exclusive", this.#lockTimeoutMs);
+    for (const [other, open] of [...this.#database.state.gates]) {
+      if (open || other === current) await this.#lock(gate(other), "exclusive");
     }
     return this.endSessions(below);
   }
 
   /** fence.close_begin; true: closed already. */
   async closeBegin(generation: number, holder: string): Promise<boolean> {
-    await this.#database.locks.take("row", this, "exclusive", this.#lockTimeoutMs);
+    await this.#lock("row", "exclusive");
     const { row, state } = this.#database;
     if (row.generation === generation && row.holder === holder && state.closed.has(generation)) return true;
     this.#checkOwner(generation, holder);
@@ -330,10 +296,10 @@ export class Backend implements LockOwner {
 
   /** fence.beat */
   async beat({ generation, holder }: Pick<FenceIdentity, "generation" | "holder">, of: Beat): Promise<void> {
-    const { incarnation, state, locks } = this.#database;
+    const { incarnation, state } = this.#database;
     if (incarnation !== of.incarnation) throw new SqlError("LF003", "another history");
     this.#checkOwner(generation, holder);
-    await locks.take(`witness ${generation}`, this, "exclusive", this.#lockTimeoutMs);
+    await this.#lock(`witness ${generation}`, "exclusive");
     const { counter, nonce } = of.witness;
     const present = state.witness.get(generation);
     const next = { counter: counter + 1, nonce: of.next };
@@ -361,14 +327,5 @@ export class Backend implements LockOwner {
     if (!open) throw new SqlError("42501", "permission denied for the gate");
   }
 }
-
-const copyOf = ({ job, gates, claims, closed, witness, work }: State): State => ({
-  job: { ...job },
-  gates: new Map(gates),
-  claims: new Map(claims),
-  closed: new Set(closed),
-  witness: new Map(witness),
-  work: [...work],
-});
 
 const gate = (generation: number): string => `gate ${generation}`;

@@ -12,17 +12,21 @@ export type FaultKind =
   | "fadePodFromApi"
   | "cutPodFromDatabase"
   | "cutController"
+  | "lagWatch"
   | "cutApi"
   | "slowNetwork"
   | "leavePodFrozen"
   | "leavePodCutOff"
   | "freezeControllerMidway"
+  | "nameAnotherMidway"
   | "crashController"
   | "freezeController"
   | "crashDatabase"
+  | "refuseDatabase"
   | "restoreDatabase"
   | "promoteReplica"
   | "copyBackVolume"
+  | "raiseElsewhere"
   | "restoreEtcd"
   | "compactEtcd"
   | "setWall"
@@ -34,6 +38,7 @@ export type FaultKind =
   | "deleteLease"
   | "suspendJob"
   | "changeImage"
+  | "changeDatabases"
   | "shortenLease"
   | "remakeJob"
   | "loseStatus";
@@ -58,17 +63,21 @@ const WEIGHTS: Readonly<Record<FaultKind, number>> = {
   fadePodFromApi: 4,
   cutPodFromDatabase: 4,
   cutController: 3,
+  lagWatch: 3,
   cutApi: 1,
   slowNetwork: 2,
   leavePodFrozen: 2,
   leavePodCutOff: 2,
   freezeControllerMidway: 5,
+  nameAnotherMidway: 3,
   crashController: 4,
   freezeController: 4,
   crashDatabase: 2,
+  refuseDatabase: 2,
   restoreDatabase: 2,
-  promoteReplica: 1,
+  promoteReplica: 2,
   copyBackVolume: 2,
+  raiseElsewhere: 2,
   restoreEtcd: 2,
   compactEtcd: 2,
   setWall: 2,
@@ -80,6 +89,7 @@ const WEIGHTS: Readonly<Record<FaultKind, number>> = {
   deleteLease: 2,
   suspendJob: 2,
   changeImage: 2,
+  changeDatabases: 2,
   shortenLease: 2,
   remakeJob: 2,
   loseStatus: 2,
@@ -108,3 +118,6 @@ function drawKind(random: Random): FaultKind {
   }
   return "freezePod";
 }
+
+/** Of a share that has chosen a pod already, other digits. */
+export const digits = (which: number): number => (which * 97) % 1;

@@ -4,7 +4,7 @@
  */
 import type { IncomingHttpHeaders } from "node:http";
 import { type HttpClient, HttpError, type HttpStream } from "../platform/http.ts";
-import type { ApiServer } from "./apiserver.ts";
+import { type ApiServer, pluralOf } from "./apiserver.ts";
 import type { Network } from "./network.ts";
 import type { Process } from "./process.ts";
 
@@ -22,11 +22,13 @@ export function kubeClient(process: Process, server: ApiServer, network: Network
     },
     stream: async ({ path, timeoutMs, silentMs, signal }) => {
       const lines = new Lines(process, silentMs, signal);
+      const plural = pluralOf(path);
       // The order of what one stream says is kept, however late it is.
       let lastMs = 0;
       const opened = network.call(process, API, () =>
         server.watch(path, (line) => {
-          lastMs = network.sendBehind(process, API, lastMs, () => process.deliver(() => lines.push(line)));
+          const lagMs = network.lagMs(process.name, plural);
+          lastMs = network.sendBehind(process, API, () => process.deliver(() => lines.push(line)), { lastMs, lagMs });
         }),
       );
       const answer = await bounded(process, opened, timeoutMs, signal);

@@ -5,7 +5,7 @@
 import { SIDECAR_NAME } from "../controller/snapshot.ts";
 import { LeaseClient } from "../lease/client.ts";
 import type { LastWords } from "../lease/report.ts";
-import type { SidecarConfig } from "../lease/sidecarconfig.ts";
+import type { SidecarConfig, SidecarDatabase } from "../lease/sidecarconfig.ts";
 import type { SidecarState } from "../sidecar/http.ts";
 import { Sidecar } from "../sidecar/sidecar.ts";
 import { givenConfig } from "../testing/givenconfig.ts";
@@ -23,6 +23,17 @@ const GRACE_MS = 30_000;
 /** What an application that was asked to end takes. */
 const FAREWELL_MS_MAX = 3_000;
 const RESTART_MS = 2_000;
+/** In each database, at more than one a second. */
+const WORK_MIN = 5;
+const WORK_MAX = 110;
+/** Of the applications: those that do not wait for their first connection without bound. */
+const HASTY_SHARE = 0.2;
+/** Of the applications: those that end by the clock, once they have written something at all. */
+const HEEDLESS_SHARE = 0.1;
+const GIVES_UP_MS_MAX = 80_000;
+/** In some histories the first pods' applications fail at their work, one behind the other. */
+const FRAIL_SHARE = 0.7;
+const FRAIL_PODS = 5;
 
 type Application = "no" | "running" | "succeeded" | "failed";
 
@@ -37,12 +48,20 @@ export class PodRuntime {
   #world: World;
   /** As the controller has written it into the pod. */
   readonly #config: SidecarConfig;
-  #state: () => SidecarState = () => ({ started: false, state: "", generation: null, rejectedWrites: 0 });
+  #state: () => SidecarState = () => ({ started: false, state: "", generation: null, rejectedWrites: 0, held: 0 });
   #stop = new AbortController();
   #sidecar: "starting" | "running" | "crashed" | "ended" = "starting";
   #lastWords: LastWords | null = null;
-  #workMs: number;
-  #workedSinceMs = 0;
+  /** What the API server was told last: it says so as long as nobody has set it back. */
+  #told: { readonly looks: string; readonly status: object } | undefined;
+  /** Commits that each database has to confirm. */
+  readonly #work: number;
+  /** After so long it takes its work for done; most never do. */
+  readonly #heedlessMs: number;
+  /** One that is started early may end before it has had a session. */
+  readonly #patienceMs: number;
+  readonly #frail: boolean;
+  #startedMs = 0;
   #endingSinceMs: number | null = null;
   #over = false;
 
@@ -52,7 +71,12 @@ export class PodRuntime {
     this.uid = pod.metadata.uid;
     this.#config = givenConfig({ spec: pod.spec });
     const random = streamOf(world.seed, `pod ${this.name}`);
-    this.#workMs = world.workMs(random);
+    const drawMs = (share: number): number =>
+      random.unit() < share ? random.unit() * GIVES_UP_MS_MAX : Number.POSITIVE_INFINITY;
+    this.#work = WORK_MIN + Math.floor(random.unit() * (WORK_MAX - WORK_MIN));
+    this.#patienceMs = drawMs(HASTY_SHARE);
+    this.#heedlessMs = drawMs(HEEDLESS_SHARE);
+    this.#frail = world.frail && world.pods.size < FRAIL_PODS && random.unit() < FRAIL_SHARE;
     this.process = this.#newProcess();
     const { scheduler } = world;
     scheduler.at(scheduler.nowMs + random.unit() * START_MS_MAX, () => this.#start());
@@ -61,6 +85,16 @@ export class PodRuntime {
 
   get over(): boolean {
     return this.#over;
+  }
+
+  /** Of the spec that it was made from. */
+  get databases(): string[] {
+    return this.#config.databases.map(({ name }) => name);
+  }
+
+  /** It was granted nothing yet. */
+  get waits(): boolean {
+    return this.#sidecar === "running" && this.#state().generation === null;
   }
 
   /** It has no application: its one container is the sidecar. */
@@ -101,7 +135,7 @@ export class PodRuntime {
   #start(): void {
     if (this.#over) return;
     const { process } = this;
-    const { apiServer, network, database, checks } = this.#world;
+    const { apiServer, network, checks } = this.#world;
     this.#sidecar = "running";
     this.#stop = new AbortController();
     const sidecar = new Sidecar({
@@ -112,23 +146,31 @@ export class PodRuntime {
       random: process.random,
       log: this.#world.loggerOf(process),
       databases: {
-        credentials: () => ({
+        credentials: (dir) => ({
           ok: true,
-          address: { host: "ledger", port: 5432, database: "ledger", user: "app", sslmode: "disable" },
+          address: {
+            host: this.#databaseOf({ dir }).name,
+            port: 5432,
+            database: "app",
+            user: "app",
+            sslmode: "disable",
+          },
         }),
-        connect: connectTo(process, "ledger", network, database),
+        connect: (address, ...rest) =>
+          connectTo(process, address.host, network, this.#world.database(address.host))(address, ...rest),
         probe: () => Promise.resolve(null),
       },
       startWire: (options) => {
+        const { name } = this.#databaseOf({ port: options.listen.port });
         const wire = new ModelledWire(options, {
           process,
-          place: "ledger",
+          place: name,
           network,
-          database,
+          database: this.#world.database(name),
+          onServe: (generation) => this.#world.guarded(() => checks.wireServes(this, generation, options.permit)),
           onMessage: (generation) => this.#world.guarded(() => checks.protectedMessage(this, generation)),
         });
         this.wires.push(wire);
-        this.#world.guarded(() => checks.wireOpens(this, options.identity.generation, options.permit));
         if (this.application === "running") wire.open();
         return Promise.resolve(wire);
       },
@@ -151,14 +193,23 @@ export class PodRuntime {
     const { scheduler } = this.#world;
     const probe = (): void => {
       if (this.#over || process !== this.process || !process.alive) return;
-      if (!process.paused && this.#state().started && this.application === "no" && !this.#closes) {
-        this.application = "running";
-        this.#workedSinceMs = scheduler.nowMs;
-        for (const wire of this.wires) wire.open();
+      if (this.application !== "no" || this.#closes) return;
+      if (process.paused || !this.#state().started) {
+        scheduler.at(scheduler.nowMs + PROBE_MS, probe);
+        return;
       }
-      scheduler.at(scheduler.nowMs + PROBE_MS, probe);
+      this.application = "running";
+      this.#startedMs = scheduler.nowMs;
+      for (const wire of this.wires) wire.open();
     };
     scheduler.at(scheduler.nowMs + PROBE_MS, probe);
+  }
+
+  #databaseOf(by: Partial<SidecarDatabase>): SidecarDatabase {
+    const { databases, closes = [] } = this.#config;
+    const found = [...databases, ...closes].find(({ dir, port }) => dir === by.dir || port === by.port);
+    if (!found) throw new Error(`${this.name} has no database ${JSON.stringify(by)}`);
+    return found;
   }
 
   /** What the kubelet looks at, again and again. */
@@ -179,9 +230,9 @@ export class PodRuntime {
       this.#over = true;
       return;
     }
-    const worked = scheduler.nowMs - this.#workedSinceMs;
-    if (this.application === "running" && !this.process.paused && worked > this.#workMs) {
-      this.application = "succeeded";
+    if (this.application === "running" && !this.process.paused) {
+      if (this.#frail && this.#commits > 0) this.application = "failed";
+      else if (this.#hasDone()) this.application = "succeeded";
     }
     const leaves = pod.metadata.deletionTimestamp !== undefined;
     if (leaves && this.#endingSinceMs === null) this.#endingSinceMs = scheduler.nowMs;
@@ -194,6 +245,23 @@ export class PodRuntime {
       (leaves && this.application === "no");
     if (done) this.#endSidecar(leaves, endingMs);
     this.#tell(pod);
+  }
+
+  /**
+   * All that it had to write was confirmed, or it has lost its patience. Not by the clock alone: an owner that can never write would
+   * else be as good as one that can, and nobody would miss its successor (INV-11).
+   */
+  #hasDone(): boolean {
+    const forMs = this.#world.scheduler.nowMs - this.#startedMs;
+    const isEarly = this.#config.application === "Started";
+    if (isEarly && this.wires.some((wire) => wire.counts().sessionsTotal > 0)) this.#world.checks.served.add(this.uid);
+    if (isEarly && !this.#world.checks.served.has(this.uid)) return forMs > this.#patienceMs;
+    return this.#commits >= this.#work || (this.#commits > 0 && forMs > this.#heedlessMs);
+  }
+
+  /** In each database, told to the application; none behind a sidecar that was restarted in place. */
+  get #commits(): number {
+    return this.wires.length > 0 ? Math.min(...this.wires.map((wire) => wire.commits)) : 0;
   }
 
   #endSidecar(leaves: boolean, endingMs: number): void {
@@ -220,6 +288,8 @@ export class PodRuntime {
         ? "Pending"
         : "Running";
     const words = this.#lastWords ? JSON.stringify(this.#lastWords) : undefined;
+    const looks = `${phase} ${this.#sidecar} ${this.application} ${words}`;
+    if (this.#told?.looks === looks && this.#told.status === pod.status) return;
     const terminated = { terminated: { exitCode: 0, ...(words && { message: words }) } };
     const sidecarState = {
       starting: { waiting: {} },
@@ -236,7 +306,7 @@ export class PodRuntime {
       initContainerStatuses: [{ name: SIDECAR_NAME, state: sidecarState[this.#sidecar] }],
       containerStatuses,
     };
-    if (JSON.stringify(status) === JSON.stringify(pod.status)) return;
+    this.#told = { looks, status };
     this.#world.apiServer.put("pods", { ...pod, status });
     if (this.application === "succeeded" && finished) this.#world.checks.succeeded.add(this.uid);
     if (finished) this.#over = true;

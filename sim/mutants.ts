@@ -71,15 +71,22 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   "any pod that succeeded completes the job (INV-9)": [
     {
       file: "controller/ownership.ts",
-      from: "const podEnd = podEnded(owner, pod);",
-      to: 'const podEnd = podEnded(owner, snapshot.pods.find(({ phase }) => phase === "Succeeded") ?? pod);',
+      from: "const podEnd = podEnded(owner, pod, lease);",
+      to: 'const podEnd = podEnded(owner, snapshot.pods.find(({ phase }) => phase === "Succeeded") ?? pod, lease);',
+    },
+  ],
+  "an application that was started early completes the job without a session (INV-9)": [
+    {
+      file: "controller/ownership.ts",
+      from: 'return pod.phase === "Succeeded" && pod.startedEarly && !hasServed(owner, lease);',
+      to: "return false;",
     },
   ],
   "the application is served before its raise (INV-4)": [
     {
       file: "sidecar/sidecar.ts",
       from: "    const raised = await raiser.raiseAll(signal);\n",
-      to: '    this.#permit.open();\n    this.#started = true;\n    await this.#listen({ database: this.#parts.config.databases[0]!, address: { host: "x", port: 1, database: "x", user: "x", sslmode: "disable" }, raised: { jobId: 1 } as never }, identity, raiser, signal).then((wire) => this.#wires.push(wire));\n    const raised = await raiser.raiseAll(signal);\n',
+      to: "    this.#permit.open();\n    this.#serving = true;\n    this.#whenStarted.resolve();\n    await this.#listening;\n    for (const database of this.#parts.config.databases) this.#wires.of(database).serve({ identity: raiser.identity } as never);\n    const raised = await raiser.raiseAll(signal);\n",
     },
   ],
   "an owner that does not renew is never replaced (INV-11)": [
@@ -87,6 +94,13 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
       file: "controller/ownership.ts",
       from: 'return { kind: "overdue", expired: leaseRemainingMs === 0 };',
       to: 'return { kind: "overdue", expired: false };',
+    },
+  ],
+  "a Lease too short to be renewed is renewed for ever, without a permit (INV-11)": [
+    {
+      file: "lease/holder.ts",
+      from: "if (durationMs - timing.marginMs <= timing.renewIntervalMs) {",
+      to: "if (durationMs < 0) {",
     },
   ],
   "sessions of older generations are not ended (INV-13)": [
@@ -102,12 +116,12 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   ],
   "a grant is written over whatever the Lease has become, without looking whether it is in force (INV-9)": [
     {
-      file: "controller/reconciler.ts",
+      file: "controller/act.ts",
       from: "if (job?.metadata.uid !== meta.uid || reserved?.uid !== grant.holder || reserved.generation !== grant.generation) {",
       to: "if (job?.metadata.uid !== meta.uid) {",
     },
     {
-      file: "controller/reconciler.ts",
+      file: "controller/act.ts",
       from: "if ((live ? fingerprintOf(readLease(live)) : null) !== seen) {",
       to: "if (seen === undefined) {",
     },
@@ -135,12 +149,17 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   ],
   "a Lease that was granted for longer is taken after the time of the present spec (INV-5)": [
     { file: "lease/observe.ts", from: "Math.max(record.durationMs, specMs)", to: "specMs" },
+    {
+      file: "controller/ownership.ts",
+      from: "return overdueSeconds === undefined ? overdueMs(timingOf(spec)) : overdueSeconds * 1000;",
+      to: "return overdueMs(timingOf(spec));",
+    },
   ],
   "a release compares neither holder nor generation (INV-6)": [
     {
       file: "lease/holder.ts",
-      from: 'if (read.kind !== "ok" || !isOurs(readLease(read.lease), grant)) return;',
-      to: 'if (read.kind !== "ok") return;',
+      from: "if (!isOurs(readLease(answer.lease), grant)) return;",
+      to: "",
     },
     { file: "lease/record.ts", from: "if (!isOurs(readLease(raw), me)) {", to: "if (raw === null) {" },
     { file: "sidecar/sidecar.ts", from: "if (!held) return;", to: "" },
@@ -153,20 +172,30 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
     {
       file: "controller/reconciler.ts",
       from: "await api.update(RESOURCES.fencedJobs, { ...job, status },",
-      to: 'await api.update(RESOURCES.fencedJobs, { ...job, metadata: { ...job.metadata, resourceVersion: (await this.#get<FencedJob>("fencedJobs", job.metadata.namespace, job.metadata.name))?.metadata.resourceVersion }, status } as FencedJob,',
+      to: "await api.update(RESOURCES.fencedJobs, { ...job, metadata: { ...job.metadata, resourceVersion: (await api.get<FencedJob & KubeObject>(RESOURCES.fencedJobs, job.metadata)).metadata.resourceVersion }, status } as FencedJob,",
     },
   ],
   "an absent pod is believed from the cache (INV-5)": [
     {
-      file: "controller/reconciler.ts",
-      from: 'const pod = await this.#get<RawPod>("pods", namespace, one.pod);\n      if (pod?.metadata.uid !== one.uid) continue;',
+      file: "controller/gather.ts",
+      from: "const pod = await ifThere(api.get<RawPod & KubeObject>(RESOURCES.pods, { namespace, name: one.pod }));\n      if (pod?.metadata.uid !== one.uid) continue;",
       to: "const pod = null as RawPod | null;\n      if (pod?.metadata.uid !== one.uid) continue;",
+    },
+  ],
+  "a controller takes back at once what another has written over its own": [
+    { file: "controller/reconciler.ts", from: "if (waitMs > 0) return", to: "if (waitMs < 0) return" },
+  ],
+  "a controller goes by its own wall clock": [
+    {
+      file: "controller/loops.ts",
+      from: "const { clock, over } =",
+      to: "const { clock } = options;\n  const { over } =",
     },
   ],
   "an expired Lease is believed from the cache": [
     {
-      file: "controller/reconciler.ts",
-      from: "if (owner ? this.#isHeld(record, owner, memory, timing) : record || !candidates.length) return record;",
+      file: "controller/sight.ts",
+      from: "if (owner ? this.#isHeld(record, owner, memory, spec) : record || !candidates.length) return record;",
       to: "if (record || !candidates.length) return record;",
     },
   ],
@@ -185,13 +214,27 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
     },
   ],
   "a pod that the database has superseded does not tell (INV-11)": [
-    { file: "sidecar/sidecar.ts", from: "void raiser.superseded(one, why);", to: "" },
+    { file: "sidecar/sidecar.ts", from: "void this.#raiser?.superseded(one, why);", to: "" },
   ],
   "the commit of a raise is not waited for (INV-4)": [
     {
       file: "fence/move.ts",
       from: '      await client.query("COMMIT");\n',
       to: '      void client.query("COMMIT").catch(() => {});\n',
+    },
+  ],
+  "a job has failed while its fences are open (INV-3)": [
+    {
+      file: "controller/closing.ts",
+      from: "if (!owner && !open.length) return allClosed(draft, waiting);",
+      to: "if (!owner) return allClosed(draft, waiting);",
+    },
+  ],
+  "a deadline does not wait for the owner's end (INV-3)": [
+    {
+      file: "controller/ending.ts",
+      from: "if (!status.owner && status.fences.every(({ closed }) => closed)) return finish(",
+      to: "if (status) return finish(",
     },
   ],
   "the fence's own: a raise to an equal generation passes (INV-2)": [
@@ -203,8 +246,8 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
   "the fence's own: those inside the gate are not waited for (INV-3)": [
     {
       file: "sim/database.ts",
-      from: 'if (open || other === current) await locks.take(gate(other), this, "exclusive", this.#lockTimeoutMs);',
-      to: "void [other, open, current, locks];",
+      from: 'if (open || other === current) await this.#lock(gate(other), "exclusive");',
+      to: "void [other, open, current];",
     },
     { file: "sim/database.ts", from: "return this.endSessions(below);", to: "return below ? [] : [];" },
   ],
@@ -223,10 +266,13 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
       to: "void incarnation;",
     },
   ],
+  "the fence's own: another cluster's fence is raised over (INV-8)": [
+    { file: "sim/database.ts", from: "if (this.isForeign(by)) throw", to: "if (this.isForeign(by) && false) throw" },
+  ],
   "the fence's own: two raises go on at once (INV-1)": [
     {
       file: "sim/database.ts",
-      from: 'await this.#database.locks.take("row", this, "exclusive", this.#lockTimeoutMs);',
+      from: 'await this.#lock("row", "exclusive");',
       to: "",
     },
   ],

@@ -28,6 +28,7 @@ export class Network {
   readonly #cutUntilMs = new Map<string, number>();
   readonly #cutForGood = new Set<string>();
   readonly #fadingUntilMs = new Map<string, number>();
+  readonly #lags = new Map<string, { readonly untilMs: number; readonly ms: number }>();
   #slowUntilMs = 0;
   #slowMs = 0;
 
@@ -55,6 +56,16 @@ export class Network {
     this.#slowMs = delayMs;
   }
 
+  /** What a process hears of these objects is that much behind all else for a while, as a server's cache can be. */
+  lag(from: string, plural: string, ms: number, lagMs: number): void {
+    this.#lags.set(`${from}<${plural}`, { untilMs: this.#scheduler.nowMs + ms, ms: lagMs });
+  }
+
+  lagMs(from: string, plural: string): number {
+    const lag = this.#lags.get(`${from}<${plural}`);
+    return lag && this.#scheduler.nowMs < lag.untilMs ? lag.ms : 0;
+  }
+
   /** As `cut`, and nobody mends it. */
   cutForGood(from: string, to: Place): void {
     this.#cutForGood.add(`${from}>${to}`);
@@ -62,6 +73,7 @@ export class Network {
 
   heal(): void {
     this.#cutUntilMs.clear();
+    this.#lags.clear();
     this.#slowUntilMs = 0;
   }
 
@@ -78,11 +90,16 @@ export class Network {
 
   /**
    * As `send`, but behind what arrives at `lastMs`; returns when it arrives. On one connection nothing is lost alone: what
-   * follows a lost message is lost, too (`Infinity`).
+   * follows a lost message is lost, too (`Infinity`). `lagMs`: the sender has it that much later.
    */
-  sendBehind(process: Process, to: Place, lastMs: number, arrive: () => void): number {
+  sendBehind(
+    process: Process,
+    to: Place,
+    arrive: () => void,
+    { lastMs, lagMs }: { lastMs: number; lagMs: number },
+  ): number {
     const atMs = this.#arrivalMs(process, to) ?? Number.POSITIVE_INFINITY;
-    const behindMs = Math.max(atMs, lastMs);
+    const behindMs = Math.max(atMs + lagMs, lastMs);
     if (behindMs < Number.POSITIVE_INFINITY) this.#scheduler.at(behindMs, arrive);
     return behindMs;
   }

@@ -2,21 +2,23 @@
  * What people with rights and no mercy do to the objects of a job, and what a backup brings back. Nothing of it may lead to a
  * generation that one history of the database accepts for two holders, or to a job that does not go on.
  */
+import type { Condition } from "../controller/api/status.ts";
 import { GENERATION_ANNOTATION, REPORT_ANNOTATION } from "../lease/record.ts";
 import type { ApiServer, Stored } from "./apiserver.ts";
-import type { Fault, FaultKind } from "./faults.ts";
+import { digits, type Fault, type FaultKind } from "./faults.ts";
 import type { Scheduler } from "./scheduler.ts";
 
 export interface PeoplePlace {
   readonly apiServer: ApiServer;
   readonly scheduler: Scheduler;
   readonly job: string;
+  readonly databases: readonly string[];
   /** Numbers, pods and the Lease of before mean nothing to the objects that are there now. */
   readonly onForgotten: () => void;
 }
 
 const GENERATIONS = ["1", "7", "1e3", "9007199254740991"];
-const DURATIONS_SECONDS = [4, 60];
+const DURATIONS_SECONDS = [1, 4, 60];
 const REPORTS = [
   "x",
   "[]",
@@ -31,11 +33,16 @@ const GONE_MS = 500;
 const FORCED_MS = 3_000;
 /** Until the garbage collector has followed the owner. */
 const COLLECTED_MS_MAX = 8_000;
+/** Until somebody has read a condition and made up his mind. */
+const READS_MS = 5_000;
+const PORT = 5432;
 const SHORT_LEASE = { durationSeconds: 5, renewIntervalSeconds: 1, requestTimeoutSeconds: 1, marginSeconds: 1 };
 
 /** Faults that are somebody's doing; what is in here is edited, deleted or made anew. */
 export class People {
   readonly #place: PeoplePlace;
+  readonly #accepted: { readonly issuer: string; readonly generation: number }[] = [];
+  #foreignSinceMs: number | undefined;
 
   constructor(place: PeoplePlace) {
     this.#place = place;
@@ -44,7 +51,7 @@ export class People {
   /** False: not a thing that people do. `pod`: the UID of one of those that live. */
   act({ kind, which, lastsMs }: Fault, pod: string | undefined): boolean {
     const acts: Partial<Record<FaultKind, () => void>> = {
-      nameAnotherPod: () => this.#editLease({ spec: { holderIdentity: pod ?? "nobody" } }),
+      nameAnotherPod: () => this.#nameAnother(pod ?? "nobody", digits(which) < 0.5),
       writeGeneration: () => this.#annotate(GENERATION_ANNOTATION, one(GENERATIONS, which)),
       writeDuration: () => this.#editLease({ spec: { leaseDurationSeconds: one(DURATIONS_SECONDS, which) } }),
       writeReport: () => this.#annotate(REPORT_ANNOTATION, one(REPORTS, which)),
@@ -54,9 +61,10 @@ export class People {
         this.#editSpec({ suspend: true });
         this.#later(lastsMs, () => this.#editSpec({ suspend: false }));
       },
+      changeDatabases: () => this.#changeDatabases(),
       changeImage: () => this.#editSpec({ template: templateOf(`image-${which}`) }),
       shortenLease: () => this.#editSpec({ lease: SHORT_LEASE }),
-      remakeJob: () => this.#remake(which * REMADE_MS, other(which) * COLLECTED_MS_MAX, lastsMs < FORCED_MS),
+      remakeJob: () => this.#remake(which * REMADE_MS, digits(which) * COLLECTED_MS_MAX, lastsMs < FORCED_MS),
       loseStatus: () => this.#loseStatus(),
     };
     const act = acts[kind];
@@ -64,9 +72,45 @@ export class People {
     return act !== undefined;
   }
 
+  /** Whoever reads the condition and finds that the work has moved here does what it says. */
+  accept(): void {
+    const { apiServer, scheduler, job } = this.#place;
+    const conditions: Condition[] = apiServer.get("fencedjobs", job)?.status?.conditions ?? [];
+    const foreign = conditions.find(({ type, status }) => type === "ForeignIssuer" && status === "True");
+    if (!foreign) this.#foreignSinceMs = undefined;
+    else this.#foreignSinceMs ??= scheduler.nowMs;
+    if (!foreign || scheduler.nowMs - (this.#foreignSinceMs ?? 0) < READS_MS) return;
+    const patch = /-p '(.*)'/.exec(foreign.message)?.[1];
+    // The pod may not have read whose the fence is; that it never says so would show as a job that does not end.
+    if (!patch) return;
+    const { spec } = JSON.parse(patch);
+    this.#accepted.push(spec.takeOver);
+    this.#foreignSinceMs = undefined;
+    this.#editSpec(spec);
+  }
+
+  hasAccepted(issuer: string, generation: number): boolean {
+    return this.#accepted.some((one) => one.issuer === issuer && one.generation >= generation);
+  }
+
   /** Nobody leaves a job suspended for ever, though a restore may have brought that back. */
   resume(): void {
     if (this.#place.apiServer.get("fencedjobs", this.#place.job)?.spec.suspend) this.#editSpec({ suspend: false });
+  }
+
+  /** `next`: with the generation that is to come, as somebody would who means it well. */
+  #nameAnother(holderIdentity: string, next: boolean): void {
+    const { metadata } = this.#place.apiServer.get("leases", this.#place.job) ?? {};
+    const generation = Number(metadata?.annotations?.[GENERATION_ANNOTATION]);
+    if (next && Number.isSafeInteger(generation)) this.#annotate(GENERATION_ANNOTATION, String(generation + 1));
+    this.#editLease({ spec: { holderIdentity } });
+  }
+
+  /** The last one leaves the spec, or comes back into it. */
+  #changeDatabases(): void {
+    const databases: object[] = this.#place.apiServer.get("fencedjobs", this.#place.job)?.spec.databases ?? [];
+    const [first, ...more] = this.#place.databases.map(databaseOf);
+    this.#editSpec({ databases: databases.length > 1 ? [first] : [first, ...more] });
   }
 
   #editLease(change: { metadata?: object; spec?: object }): void {
@@ -143,10 +187,11 @@ export class People {
   }
 }
 
+/** Of a job's spec. */
+export const databaseOf = (name: string, index: number): object => ({ name, secretName: name, port: PORT + index });
+
 export const templateOf = (image: string): object => ({
   spec: { restartPolicy: "Never", containers: [{ name: "app", image }] },
 });
 
-/** Of a share that has chosen a pod already, other digits. */
-const other = (which: number): number => (which * 97) % 1;
-const one = <T>(list: readonly T[], which: number): T => list[Math.floor(other(which) * list.length)] as T;
+const one = <T>(list: readonly T[], which: number): T => list[Math.floor(digits(which) * list.length)] as T;

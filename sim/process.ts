@@ -8,7 +8,7 @@ import type { Random } from "../platform/random.ts";
 import { seededRandom } from "../testing/seeded.ts";
 import type { Scheduler } from "./scheduler.ts";
 
-const WALL_MS_AT_START = Date.UTC(2026, 10, 29, 12);
+export const WALL_MS_AT_START = Date.UTC(2026, 10, 29, 12);
 
 /** As Node's: without it a timer for what is left of a deadline could come in front of that by a rounding, for ever. */
 const TIMER_MS_MIN = 1;
@@ -22,13 +22,15 @@ export function streamOf(seed: number, name: string): Random {
 
 /** Of honest clocks. */
 const DRIFT_MAX = 0.0005;
-const WALL_OFFSET_MS_MAX = 2_000;
+/** Of a machine that nobody sets; most are off by seconds only. */
+const WALL_OFFSET_MS_MAX = 180_000;
 
-/** On a machine with a clock of its own, as honest ones are. */
+/** On a machine with a clock of its own. */
 export function newProcess(name: string, { scheduler, seed }: Pick<ProcessOptions, "scheduler" | "seed">): Process {
   const random = streamOf(seed, `machine ${name}`);
   const spread = (most: number): number => (2 * random.unit() - 1) * most;
-  return new Process({ scheduler, seed, name, drift: spread(DRIFT_MAX), wallOffsetMs: spread(WALL_OFFSET_MS_MAX) });
+  const [drift, wallOffsetMs] = [spread(DRIFT_MAX), spread(1) ** 3 * WALL_OFFSET_MS_MAX];
+  return new Process({ scheduler, seed, name, drift, wallOffsetMs });
 }
 
 export interface ProcessOptions {

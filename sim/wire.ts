@@ -2,7 +2,9 @@
  * The sidecar's proxy and the application behind it, as the database and the permit see them: sessions that are admitted,
  * transactions that enter, and at each message a look at the permit (INV-5). The wire itself is in sidecar/wire/.
  */
+import type { FenceIdentity } from "../fence/database.ts";
 import type { Witness } from "../fence/witness.ts";
+import type { RaisedGeneration } from "../sidecar/wire/admission.ts";
 import type { Wire, WireOptions } from "../sidecar/wire/thread.ts";
 import type { Database } from "./database.ts";
 import type { Network } from "./network.ts";
@@ -23,34 +25,62 @@ export interface WirePlace {
   readonly place: string;
   readonly network: Network;
   readonly database: Database;
+  /** Clients are given sessions of this generation from now on. */
+  readonly onServe: (generation: number) => void;
   /** Something of this generation is sent that may take effect. */
   readonly onMessage: (generation: number) => void;
 }
 
-/** Commits that clients were told of. */
 export class ModelledWire implements Wire {
-  readonly port = 5432;
-  committed = 0;
+  readonly port: number;
+  /** That a client was told of. */
+  commits = 0;
   witness: Witness | undefined;
   #rejected = 0;
+  #sessions = 0;
+  #raised: RaisedGeneration | undefined;
+  #open = false;
   #stopped = false;
   readonly #options: WireOptions;
   readonly #at: WirePlace;
-  readonly #sessions = new Set<Session>();
+  readonly #living = new Set<Session>();
 
   constructor(options: WireOptions, at: WirePlace) {
+    this.port = options.listen.port;
     this.#options = options;
-    this.witness = options.witness;
     this.#at = at;
+  }
+
+  get place(): string {
+    return this.#at.place;
   }
 
   /** The application connects. */
   open(): void {
-    for (let i = 0; i < CONNECTIONS; i++) void this.#client();
+    this.#open = true;
+    this.#begin();
   }
 
+  serve(raised: RaisedGeneration): void {
+    if (this.#raised) return;
+    this.#raised = raised;
+    this.witness = raised.witness;
+    this.#at.onServe(raised.identity.generation);
+    this.#begin();
+  }
+
+  /** Whoever is held gives up; the application goes on trying, in vain. */
+  refuse(): void {}
+
   counts(): ReturnType<Wire["counts"]> {
-    return { sessionsOpen: 0, sessionsTotal: 0, messages: 0, refusedLost: this.#rejected, refusedUnconfirmed: 0 };
+    return {
+      sessionsOpen: this.#living.size,
+      sessionsTotal: this.#sessions,
+      messages: 0,
+      refusedLost: this.#rejected,
+      refusedUnconfirmed: 0,
+      held: 0,
+    };
   }
 
   rejectedWrites(): number {
@@ -63,22 +93,28 @@ export class ModelledWire implements Wire {
 
   /** The database lacks what was confirmed of this generation. */
   isSetBack(generation: number): boolean {
-    const { identity } = this.#options;
-    if (identity.generation !== generation || !this.witness) return false;
+    if (this.#raised?.identity.generation !== generation || !this.witness) return false;
     return !this.#at.database.stands(generation, this.witness);
   }
 
   stop(): Promise<void> {
     this.#stopped = true;
-    for (const session of this.#sessions) session.close();
+    for (const session of this.#living) session.close();
     return Promise.resolve();
   }
 
-  async #client(): Promise<void> {
+  /** It was held until both are there. */
+  #begin(): void {
+    const { identity } = this.#raised ?? {};
+    if (!this.#open || !identity) return;
+    for (let i = 0; i < CONNECTIONS; i++) void this.#client(identity);
+  }
+
+  async #client(identity: FenceIdentity): Promise<void> {
     const { process } = this.#at;
     while (!this.#stopped && process.alive && !this.#isLost()) {
       try {
-        await this.#session();
+        await this.#session(identity);
       } catch {
         await process.clock.sleep(RECONNECT_MS);
       }
@@ -90,13 +126,12 @@ export class ModelledWire implements Wire {
     return permit.state(this.#at.process.clock.monoMs()) === "lost";
   }
 
-  async #session(): Promise<void> {
+  async #session(identity: FenceIdentity): Promise<void> {
     const { process, place, network, database } = this.#at;
-    const { identity } = this.#options;
-    if (!this.#permitted()) throw new Error("not permitted");
+    if (!this.#permitted(identity)) throw new Error("not permitted");
     const { witness } = this;
     const session = await this.#answered(Session.open(process, place, network, database));
-    this.#sessions.add(session);
+    this.#living.add(session);
     try {
       await this.#answered(
         session.run(async (backend) => {
@@ -105,23 +140,24 @@ export class ModelledWire implements Wire {
           backend.commit();
         }),
       );
+      if (++this.#sessions === 1) this.#options.joined?.();
       while (!this.#stopped) {
         await process.clock.sleep(process.random.unit() * THINK_MS_MAX);
-        await this.#transaction(session);
+        await this.#transaction(session, identity);
       }
     } catch (error) {
-      await this.#judge(error);
+      await this.#judge(error, identity);
       throw error;
     } finally {
-      this.#sessions.delete(session);
+      this.#living.delete(session);
       session.close();
     }
   }
 
-  async #transaction(session: Session): Promise<void> {
+  async #transaction(session: Session, identity: FenceIdentity): Promise<void> {
     const { clock, random } = this.#at.process;
-    const { generation } = this.#options.identity;
-    if (!this.#permitted()) return;
+    const { generation } = identity;
+    if (!this.#permitted(identity)) return;
     await this.#answered(
       session.run(async (backend) => {
         await backend.run(() => backend.enter(generation));
@@ -129,29 +165,28 @@ export class ModelledWire implements Wire {
       }),
     );
     if (random.unit() < IDLE_SHARE) await clock.sleep(random.unit() * IDLE_MS_MAX);
-    if (!this.#permitted()) {
+    if (!this.#permitted(identity)) {
       await this.#answered(session.run((backend) => backend.rollback()));
       return;
     }
     await this.#answered(session.run((backend) => backend.commit()));
-    this.committed++;
+    this.commits++;
   }
 
   /** INV-5: asked at each message that begins or commits protected work. */
-  #permitted(): boolean {
-    const { permit, identity } = this.#options;
+  #permitted({ generation }: FenceIdentity): boolean {
+    const { permit } = this.#options;
     const valid = permit.state(this.#at.process.clock.monoMs()) === "valid";
-    if (valid) this.#at.onMessage(identity.generation);
+    if (valid) this.#at.onMessage(generation);
     else this.#rejected++;
     return valid;
   }
 
   /** As the wire does: the fence row says whether ownership is over. */
-  async #judge(error: unknown): Promise<void> {
+  async #judge(error: unknown, { generation, holder }: FenceIdentity): Promise<void> {
     const code = (error as { code?: unknown }).code;
     if (code !== "42501" && code !== "42P01" && code !== "LF001" && code !== "LF003" && code !== "57P01") return;
     const { process, place, network, database } = this.#at;
-    const { generation, holder } = this.#options.identity;
     const row = await this.#answered(
       network.call(process, place, () => {
         const { row, state, incarnation } = database;

@@ -2,6 +2,9 @@
 import { parentPort } from "node:worker_threads";
 import { play } from "./history.ts";
 
+/** The faults of a world throw errors by the thousand; whatever breaks is played again where stacks are told. */
+Error.stackTraceLimit = 0;
+
 /** What is told of one. */
 export interface Played {
   readonly seed: number;

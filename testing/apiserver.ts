@@ -79,9 +79,12 @@ export async function startApiServer(options: TestApiServerOptions = {}): Promis
   const whileStopped = async (change: () => void): Promise<void> => {
     await stopDaemon(dir, "kube-apiserver", 0);
     await stopDaemon(dir, "etcd");
-    change();
-    start(etcd(plane));
-    await startApi();
+    try {
+      change();
+    } finally {
+      start(etcd(plane));
+      await startApi();
+    }
   };
   const data = join(dir, "etcd");
   const backup = join(dir, "etcd-backup");

@@ -24,7 +24,7 @@ export interface FaultyServer {
   stop(): Promise<void>;
 }
 
-export async function startFaultyServer(handler: Handler): Promise<FaultyServer> {
+export async function startFaultyServer(handler: Handler, host = "127.0.0.1"): Promise<FaultyServer> {
   const asked: Asked[] = [];
   const sockets = new Set<Socket>();
   const server = createServer((request, response) => {
@@ -52,10 +52,10 @@ export async function startFaultyServer(handler: Handler): Promise<FaultyServer>
     socket.on("error", () => {});
     socket.on("close", () => sockets.delete(socket));
   });
-  server.listen(0, "127.0.0.1");
+  server.listen(0, host);
   await once(server, "listening");
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    url: `http://${host}:${(server.address() as AddressInfo).port}`,
     asked,
     openSockets: () => sockets.size,
     stop: async () => {

@@ -154,7 +154,7 @@ export async function until(client: pg.Client, sql: string, parameters: unknown[
     return rows[0]?.[0] === true;
   };
   // Often: what is asked for may not stay true for long.
-  await untilSo(ask, 10_000, { what: sql, failureEnds: true, pollMs: 5 });
+  await untilSo(ask, undefined, { what: sql, failureEnds: true, pollMs: 5 });
 }
 
 /**

@@ -5,7 +5,7 @@
  */
 import { expect } from "vitest";
 import { type FencedJobStatus, fencedJobStatus, readStatus } from "../controller/api/status.ts";
-import type { Resource } from "../controller/kube/api.ts";
+import type { DeleteOptions, Resource } from "../controller/kube/api.ts";
 import { ApiError } from "../controller/kube/errors.ts";
 import type { KubeObject, ObjectKey } from "../controller/kube/objects.ts";
 import { SIDECAR_NAME } from "../controller/snapshot.ts";
@@ -150,13 +150,15 @@ export class World {
         this.checkLease();
         return stored;
       }),
-    delete: async (resource: Resource, key: ObjectKey, options: { preconditions?: { uid?: string } } = {}) => {
+    delete: async (resource: Resource, key: ObjectKey, options: DeleteOptions = {}) => {
       await this.#write(() => {
         const plural = resource.plural as Plural;
         const present = this.objects[plural].get(key.name);
         if (!present) throw new ApiError("delete", 404, { reason: "NotFound" });
-        const { uid } = options.preconditions ?? {};
+        const { uid, resourceVersion } = options.preconditions ?? {};
         if (uid && uid !== present.metadata.uid) throw new ApiError("delete", 409, { reason: "Conflict" });
+        if (resourceVersion && resourceVersion !== present.metadata.resourceVersion)
+          throw new ApiError("delete", 409, { reason: "Conflict" });
         if (plural !== "pods") return this.drop(plural, key.name);
         this.tell(`pod ${key.name} deleted`);
         this.checkDelete(present);
@@ -318,7 +320,12 @@ export class World {
     };
     const { generation: floor } = this.fence;
     const failure = { database: "ledger", code: "LF001", message: "over", hint: "", final: true, floor };
-    return formatReport({ generation, fences: raised ? [fence] : [], failures: raised ? [] : [failure] });
+    return formatReport({
+      generation,
+      fences: raised ? [fence] : [],
+      failures: raised ? [] : [failure],
+      served: raised,
+    });
   }
 
   #raise(pod: Stored, sidecar: Sidecar): void {

@@ -2,6 +2,7 @@
 import { expect } from "vitest";
 import { ApiError } from "../controller/kube/errors.ts";
 import { Store } from "../controller/kube/store.ts";
+import { Memories } from "../controller/memory.ts";
 import { Reconciler } from "../controller/reconciler.ts";
 import { JOB_LABEL } from "../controller/snapshot.ts";
 import type { RawLease } from "../lease/record.ts";
@@ -20,6 +21,7 @@ export class ModelledController {
   stores = { fencedjobs: new Store<Stored>(), pods: new Store<Stored>(), leases: new Store<Stored>() };
   cursors: Record<Plural, number> = { fencedjobs: 0, pods: 0, leases: 0 };
   stalledUntilMs: Record<Plural, number> = { fencedjobs: 0, pods: 0, leases: 0 };
+  memories!: Memories;
   reconciler!: Reconciler;
   queued = true;
   dueMs = Number.POSITIVE_INFINITY;
@@ -36,7 +38,9 @@ export class ModelledController {
     const { world } = this;
     const indexers = { job: (pod: Stored) => (pod.metadata.ownerReferences ?? []).map(({ uid }) => uid) };
     this.stores = { fencedjobs: new Store<Stored>(), pods: new Store<Stored>(indexers), leases: new Store<Stored>() };
+    this.memories = new Memories(world.clock);
     this.reconciler = new Reconciler({
+      memories: this.memories,
       api: world.api as never,
       jobs: this.stores.fencedjobs as never,
       pods: this.stores.pods as never,
@@ -59,7 +63,7 @@ export class ModelledController {
     if (gone || !labelled) this.stores[plural].remove(`n/${object.metadata.name}`);
     else {
       this.stores[plural].put(structuredClone(object));
-      if (plural === "leases") this.reconciler.sawLease(KEY, object as RawLease);
+      if (plural === "leases") this.memories.sawLease(KEY, object as RawLease);
     }
     this.queued = true;
   }
@@ -90,15 +94,21 @@ export class ModelledController {
         );
         this.dueMs = nowMs + outcome.ms;
       }
-      this.failures = 0;
+      if (outcome.kind === "failed") this.#failed(outcome.error, outcome.ms);
+      else this.failures = 0;
     } catch (error) {
-      if (
-        !(error instanceof ApiError) &&
-        !/changed since it was observed|is over; the status is read again/.test(String(error))
-      )
-        throw error;
-      this.dueMs = nowMs + Math.min(60_000, 50 * 2 ** this.failures++);
-      this.notBeforeMs = nowMs + Math.min(1_000, 50 * 2 ** this.failures);
+      this.#failed(error, Number.POSITIVE_INFINITY);
     }
+  }
+
+  #failed(error: unknown, msMax: number): void {
+    const { nowMs } = this.world;
+    if (
+      !(error instanceof ApiError) &&
+      !/changed since it was observed|is over; the status is read again/.test(String(error))
+    )
+      throw error;
+    this.dueMs = nowMs + Math.min(60_000, 50 * 2 ** this.failures++, msMax);
+    this.notBeforeMs = nowMs + Math.min(1_000, 50 * 2 ** this.failures, msMax);
   }
 }

@@ -4,21 +4,24 @@
  */
 
 import type { CampaignApi } from "../lease/campaign.ts";
-import type { LeaseAnswer, LeaseNews } from "../lease/client.ts";
+import { type LeaseAnswer, type LeaseNews, SILENT_MS, type WatchBounds } from "../lease/client.ts";
 import { type Grant, grantedLease, type RawLease } from "../lease/record.ts";
 import type { Clock } from "../platform/clock.ts";
 
 /** One Lease with resource versions; each call takes `latencyMs`, and may be told to misbehave. */
 export class ModelledLease implements CampaignApi {
   latencyMs = 10;
-  /** For the next replace: done but not answered, or neither. */
-  fault: "done-unanswered" | "lost" | null = null;
-  /** While true a watch brings the present state, then nothing, and does not end. */
+  /** For the next replace: done but not answered, or neither, or somebody's edit is done in front of it. */
+  fault: "done-unanswered" | "lost" | "edited" | null = null;
+  /** While true a watch brings the present state, then nothing, and is given up as silent. */
   silent = false;
   /** While true each replace is refused. */
   forbidden = false;
+  /** While set each replace is too much, and the server asks to be left alone for so long. */
+  throttledMs: number | null = null;
   /** While true nobody is answered. */
   down = false;
+  gets = 0;
   replaces = 0;
   watches = 0;
   readonly #clock: Clock;
@@ -68,6 +71,7 @@ export class ModelledLease implements CampaignApi {
   }
 
   async get(timeoutMs: number): Promise<LeaseAnswer> {
+    this.gets++;
     if (!(await this.#reached(timeoutMs))) return { kind: "unknown", message: "timeout", sent: true };
     return this.lease ? { kind: "ok", lease: this.lease } : { kind: "notFound" };
   }
@@ -77,9 +81,12 @@ export class ModelledLease implements CampaignApi {
     const { fault } = this;
     this.fault = null;
     if (this.forbidden) return { kind: "refused", status: 403, message: "no", retryAfterMs: 0 };
+    if (this.throttledMs !== null)
+      return { kind: "refused", status: 429, message: "too many requests", retryAfterMs: this.throttledMs };
     if (!(await this.#reached(timeoutMs)) || fault === "lost")
       return { kind: "unknown", message: "timeout", sent: true };
     if (!this.lease) return { kind: "notFound" };
+    if (fault === "edited") this.change({}, { "example.com/note": "x" });
     if (next.metadata.resourceVersion !== this.lease.metadata.resourceVersion) return { kind: "conflict" };
     this.lease = this.#stored(next);
     if (fault === "done-unanswered") {
@@ -101,7 +108,11 @@ export class ModelledLease implements CampaignApi {
     return { kind: "ok", lease: stored };
   }
 
-  async *watch(_resourceVersion: string | undefined, signal: AbortSignal): AsyncGenerator<LeaseNews, void, void> {
+  async *watch(
+    _resourceVersion: string | undefined,
+    signal: AbortSignal,
+    { silentMs = SILENT_MS }: WatchBounds = {},
+  ): AsyncGenerator<LeaseNews, void, void> {
     this.watches++;
     await this.#clock.sleep(this.latencyMs);
     if (this.down) {
@@ -109,9 +120,7 @@ export class ModelledLease implements CampaignApi {
       return;
     }
     if (this.lease) yield { kind: "lease", lease: this.lease };
-    if (this.silent)
-      await new Promise<void>((resolve) => signal.addEventListener("abort", () => resolve(), { once: true }));
-    else await this.#clock.sleep(500, signal).catch(() => {});
+    await this.#clock.sleep(this.silent ? silentMs : 500, signal).catch(() => {});
     if (!signal.aborted) yield { kind: "ended", gone: false, message: "the server ended the watch" };
   }
 

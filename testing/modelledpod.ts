@@ -93,5 +93,10 @@ export async function runPod(
 /** As of a raise that took no time. */
 function reportOf(generation: number): string {
   const raised = { previousGeneration: null, incarnation: "x", tookMs: 1, sessionsEnded: 0, closed: false };
-  return formatReport({ generation, fences: [{ database: "ledger", generation, ...raised }], failures: [] });
+  return formatReport({
+    generation,
+    fences: [{ database: "ledger", generation, ...raised }],
+    failures: [],
+    served: true,
+  });
 }

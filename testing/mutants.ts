@@ -31,9 +31,7 @@ export const MUTANTS: Readonly<Record<string, readonly Edit[]>> = {
     ["IF current_setting('transaction_isolation') <> 'read committed' THEN", "IF false THEN"],
   ],
   "a read-only transaction will do": [["OR current_setting('transaction_read_only') = 'on'", ""]],
-  "synchronous_commit is left alone": [
-    ["  PERFORM set_config('synchronous_commit', 'local', true);\n\n  INSERT", "\n  INSERT"],
-  ],
+  "synchronous_commit is left alone": [["  PERFORM set_config('synchronous_commit', 'local', true);\nEND", "END"]],
   "the bracket is not waited for": [["SELECT pg_try_advisory_xact_lock(1279673923, _job)", "SELECT true"]],
   "the gate is not locked": [["EXECUTE format('LOCK TABLE %s IN EXCLUSIVE MODE', _gate);", "NULL;"]],
   "only the gate of the row is locked, not one that stands open": [

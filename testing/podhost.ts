@@ -38,6 +38,8 @@ interface Life {
   readonly port: number;
   readonly ends: AbortController;
   readonly ended: Promise<void>;
+  /** Monotonic: when the API server knew of its end. What it is then said to run is another life. */
+  toldMs?: number;
 }
 
 const LOOK_MS = 200;
@@ -68,7 +70,9 @@ export class PodHost {
     const life = this.#lives.get(uid);
     life?.ends.abort(new Error("SIGTERM"));
     await life?.ended;
-    if (life) await this.#say(life.name, phase, { terminated: { exitCode: 0 } });
+    if (!life) return;
+    await this.#say(life.name, phase, { terminated: { exitCode: 0 } });
+    life.toldMs = systemClock.monoMs();
   }
 
   async stop(): Promise<void> {
@@ -82,14 +86,15 @@ export class PodHost {
   async #look(): Promise<void> {
     const { api, namespace } = this.#options;
     while (!this.#stop.signal.aborted) {
+      const askedMs = systemClock.monoMs();
       // An API server that is away changes nothing on a node.
       const answer = await api.list<RawPod & KubeObject>(RESOURCES.pods, { namespace }).catch(() => null);
-      if (answer) await this.#compare(answer.items);
+      if (answer) await this.#compare(answer.items, askedMs);
       await systemClock.sleep(LOOK_MS, this.#stop.signal).catch(() => {});
     }
   }
 
-  async #compare(pods: readonly (RawPod & KubeObject)[]): Promise<void> {
+  async #compare(pods: readonly (RawPod & KubeObject)[], askedMs: number): Promise<void> {
     for (const [uid, { ends, ended }] of this.#lives) {
       if (pods.some(({ metadata }) => metadata.uid === uid)) continue;
       this.#lives.delete(uid);
@@ -101,7 +106,7 @@ export class PodHost {
       const uid = pod.metadata.uid ?? "";
       if (phase === "Succeeded" || phase === "Failed") continue;
       const life = this.#lives.get(uid);
-      if (!life || life.ends.signal.aborted) await this.#start(pod, uid);
+      if (!life || (life.toldMs !== undefined && life.toldMs < askedMs)) await this.#start(pod, uid);
     }
   }
 

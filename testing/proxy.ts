@@ -5,6 +5,7 @@ import { Permit } from "../lease/permit.ts";
 import { systemClock } from "../platform/clock.ts";
 import { silentLogger } from "../platform/log.ts";
 import { systemRandom } from "../platform/random.ts";
+import type { Served } from "../sidecar/wire/admission.ts";
 import { type ProxyConfig, type RunningProxy, startProxy } from "../sidecar/wire/proxy.ts";
 import { fenceVerdict } from "../sidecar/wire/verdict.ts";
 import type { Fenced, JobOfTest } from "./fenced.ts";
@@ -29,7 +30,7 @@ export interface ServedJob {
 }
 
 /** A job of its own, generation 1 of which is raised, and served until the test ends. */
-export async function serveNewJob(fenced: Fenced, options: Partial<ProxyConfig> = {}): Promise<ServedJob> {
+export async function serveNewJob(fenced: Fenced, options: Partial<ProxyConfig & Served> = {}): Promise<ServedJob> {
   const job = fenced.job(`test/served-${++jobs}`);
   const proxy = await serve(job, 1, options);
   return { job, jobId: proxy.jobId, proxy };
@@ -39,18 +40,30 @@ export async function serveNewJob(fenced: Fenced, options: Partial<ProxyConfig> 
 export async function serve(
   job: JobOfTest,
   generation: number,
-  options: Partial<ProxyConfig> = {},
+  options: Partial<ProxyConfig & Served> = {},
 ): Promise<ProxyOfTest> {
   const proxy = await startFencedProxy(job, generation, options);
   onTestFinished(() => proxy.stop());
   return proxy;
 }
 
+/** Listens on a port of its choice; nobody is served yet. */
+export function startHoldingProxy(options: Partial<ProxyConfig> & Pick<ProxyConfig, "permit">): Promise<RunningProxy> {
+  return startProxy({
+    listen: { host: "127.0.0.1", port: 0 },
+    clock: systemClock,
+    random: systemRandom,
+    log: silentLogger,
+    drainMs: 500,
+    ...options,
+  });
+}
+
 /** Raises `generation`, and serves it until `stop`: for a proxy that several tests share. */
 export async function startFencedProxy(
   job: JobOfTest,
   generation: number,
-  options: Partial<ProxyConfig> = {},
+  options: Partial<ProxyConfig & Served> = {},
 ): Promise<ProxyOfTest> {
   const { jobId, incarnation } = await job.raise(generation);
   const identity = job.identity(generation);
@@ -59,20 +72,9 @@ export async function startFencedProxy(
     permit.extend(systemClock.monoMs() + FAR_MS);
     permit.open();
   }
-  const proxy = await startProxy({
-    listen: { host: "127.0.0.1", port: 0 },
-    address: job.address,
-    jobId,
-    incarnation,
-    identity,
-    permit,
-    clock: systemClock,
-    random: systemRandom,
-    log: silentLogger,
-    verdict: fenceVerdict(job.address, { identity, incarnation }, systemClock),
-    drainMs: 500,
-    ...options,
-  });
+  const proxy = await startHoldingProxy({ permit, ...options });
+  const verdict = fenceVerdict(job.address, { identity, incarnation }, systemClock);
+  proxy.serve({ address: job.address, jobId, incarnation, identity, verdict, ...options });
   const open: pg.Client[] = [];
   const { port } = proxy;
   return {

@@ -1,5 +1,6 @@
 /** For tests: a client that sends exactly the bytes it is given and notes every message that comes back. */
 import { connect, type Socket } from "node:net";
+import { isUnixSocket, socketPath } from "../fence/database.ts";
 import { type Action, DROP, Framer, type MessageHandler } from "../sidecar/wire/framer.ts";
 import { BACK, cstring, errorFields, message } from "../sidecar/wire/messages.ts";
 
@@ -11,6 +12,9 @@ export interface RawOptions {
   readonly minor?: number;
   readonly parameters?: Readonly<Record<string, string>>;
 }
+
+/** What is slow on a busy machine is no failure. */
+const ANSWER_MS_MAX = 60_000;
 
 export class RawClient implements MessageHandler {
   readonly socket: Socket;
@@ -38,14 +42,23 @@ export class RawClient implements MessageHandler {
 
   /** Connects and waits for the first ReadyForQuery (or the end of the connection). */
   static async open(options: RawOptions): Promise<RawClient> {
-    const socket = connect({ host: options.host ?? "127.0.0.1", port: options.port, noDelay: true });
+    const client = await RawClient.begin(options);
+    await client.until(() => client.readies === 1);
+    return client;
+  }
+
+  /** Connects and sends its startup message. `host` may be the directory of a Unix socket. */
+  static async begin(options: RawOptions): Promise<RawClient> {
+    const { host = "127.0.0.1", port } = options;
+    const socket = isUnixSocket({ host, port })
+      ? connect({ path: socketPath({ host, port }) })
+      : connect({ host, port, noDelay: true });
     await new Promise<void>((resolve, reject) => socket.once("connect", () => resolve()).once("error", reject));
     const client = new RawClient(socket);
     const { user = "invoice_app", database = "postgres" } = options;
     const parameters = { user, database, ...options.parameters };
     const text = Object.entries(parameters).map(([name, value]) => `${name}\0${value}\0`);
     client.send(message(0, Buffer.concat([Buffer.from([0, 3, 0, options.minor ?? 0]), cstring(text.join(""))])));
-    await client.until(() => client.readies === 1);
     return client;
   }
 
@@ -78,13 +91,24 @@ export class RawClient implements MessageHandler {
     }
   }
 
-  /** Sends and waits for so many more ReadyForQuery; returns what came since. */
+  /**
+   * Sends and waits for so many more ReadyForQuery (or the end of the connection); returns what came since. Throws when
+   * they do not come: a test that hangs says nothing, and shrinks to nothing.
+   */
   async exchange(readies: number, ...parts: Buffer[]): Promise<string[]> {
     const from = this.transcript.length;
     const wanted = this.readies + readies;
     this.send(...parts);
+    let silent = false;
+    const timer = setTimeout(() => {
+      silent = true;
+      this.socket.destroy();
+    }, ANSWER_MS_MAX);
     await this.until(() => this.readies >= wanted);
-    return this.transcript.slice(from);
+    clearTimeout(timer);
+    const heard = this.transcript.slice(from);
+    if (silent) throw new Error(`${readies} ReadyForQuery wanted, silence since ${JSON.stringify(heard)}`);
+    return heard;
   }
 
   async end(): Promise<void> {

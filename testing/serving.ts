@@ -10,6 +10,8 @@ export interface Serving {
   lastWords(): string;
   /** SIGKILL as a crash, SIGSTOP and SIGCONT as a pause. */
   signal(name: NodeJS.Signals): void;
+  /** How it ended: exit code or signal. */
+  readonly ended: Promise<number | string | null>;
   /** SIGTERM, and SIGKILL if that is not enough; resolves when it has ended. */
   stop(): Promise<void>;
 }
@@ -19,14 +21,14 @@ export interface ServingOptions {
   readonly ready: RegExp;
   readonly cwd?: string;
   /** Beside this process's. */
-  readonly env?: Readonly<Record<string, string>>;
+  readonly env?: Readonly<Record<string, string | undefined>>;
   /** Whom it runs as, if not as this process. */
   readonly uid?: number;
   readonly gid?: number;
 }
 
 const READY_MS_MAX = 120_000;
-const STOP_MS_MAX = 10_000;
+const STOP_MS_MAX = 60_000;
 const WORDS_KEPT = 8_192;
 
 const SETPRIV = "/usr/bin/setpriv";
@@ -51,7 +53,9 @@ export async function startServing(
   });
   const onExit = (): boolean => child.kill("SIGKILL");
   process.once("exit", onExit);
-  const ended = new Promise<void>((resolve) => child.once("close", () => resolve()));
+  const ended = new Promise<number | string | null>((resolve) =>
+    child.once("close", (code, signal) => resolve(code ?? signal)),
+  );
   const stop = async (): Promise<void> => {
     process.off("exit", onExit);
     child.kill("SIGTERM");
@@ -67,7 +71,7 @@ export async function startServing(
   try {
     const said = await untilReady(child, ready, lastWords);
     const signal = (name: NodeJS.Signals): boolean => child.kill(name);
-    return { pid: child.pid ?? 0, said, lastWords, signal, stop };
+    return { pid: child.pid ?? 0, said, lastWords, ended, signal, stop };
   } catch (error) {
     await stop();
     throw error;

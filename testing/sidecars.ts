@@ -8,6 +8,7 @@ import type { DatabaseAddress, TakeOver } from "../fence/database.ts";
 import { type RawLease, readLease } from "../lease/record.ts";
 import { parseReport, type Report } from "../lease/report.ts";
 import type { SidecarDatabase } from "../lease/sidecarconfig.ts";
+import type { LeaseTiming } from "../lease/timing.ts";
 import { systemClock } from "../platform/clock.ts";
 import { silentLogger } from "../platform/log.ts";
 import { systemRandom } from "../platform/random.ts";
@@ -31,6 +32,9 @@ export interface SidecarOfTestOptions {
   readonly socketDir?: string;
   readonly takeOver?: TakeOver;
   readonly purpose?: "close";
+  readonly application?: "Started" | "NotStarted";
+  readonly timing?: LeaseTiming;
+  readonly startWire?: typeof startWire;
   /** Names of databases that have left the spec. */
   readonly closes?: readonly string[];
   /** Names; by default `ledger` alone. */
@@ -41,11 +45,15 @@ export interface SidecarOfTest {
   readonly api: ModelledLease;
   /** Of the first database. */
   readonly port: number;
+  /** Of all databases. */
+  readonly ports: readonly number[];
   /** Resolves with the end of the sidecar's life. */
   readonly running: Promise<void>;
   end(): Promise<void>;
   closed(): boolean;
   started(): Promise<boolean>;
+  /** As the kubelet asks: answered when it passes, or after a while. */
+  probe(): Promise<boolean>;
   status(): Promise<SidecarState>;
   report(): Report | null;
   lastWords(): unknown;
@@ -99,7 +107,8 @@ export class Sidecars {
         ...(purpose && { purpose }),
         ...(takeOver && { takeOver }),
         ...(options.closes && { closes: options.closes.map((name) => this.#database(name, 5432)) }),
-        timing: TIMING,
+        application: options.application ?? "NotStarted",
+        timing: options.timing ?? TIMING,
         drainMs: 200,
         databases: databases.map((name, index) => ({
           ...this.#database(name, index === 0 ? port : (ports[index] as number)),
@@ -107,6 +116,7 @@ export class Sidecars {
         })),
         tokenDir: this.dir,
         httpPort,
+        lastWordsPath,
       },
       pod: { name: `pod-${uid}`, uid },
       api,
@@ -114,7 +124,7 @@ export class Sidecars {
       random: systemRandom,
       log: silentLogger,
       databases: { credentials: readCredentials, connect: withConnection, probe: probeSession },
-      startWire,
+      startWire: options.startWire ?? startWire,
       startServer: startSidecarServer,
       leaveLastWords: (words) => writeFileSync(lastWordsPath, JSON.stringify(words)),
     });
@@ -124,15 +134,20 @@ export class Sidecars {
       stop.abort(new Error("SIGTERM"));
       await running;
     };
-    this.#ends.push(end);
+    // Who fails tells it to whom asks.
+    this.#ends.push(() => end().catch(() => {}));
+    const status = async (): Promise<SidecarState> =>
+      (await (await fetch(`http://127.0.0.1:${httpPort}/status`)).json()) as SidecarState;
     return {
       api,
       port,
+      ports: [port, ...ports.slice(1)],
       running,
       end,
       closed: () => sidecar.closed,
-      started: async () => (await fetch(`http://127.0.0.1:${httpPort}/started`)).status === 200,
-      status: async () => (await fetch(`http://127.0.0.1:${httpPort}/status`)).json() as Promise<SidecarState>,
+      started: async () => (await status()).started,
+      probe: async () => (await fetch(`http://127.0.0.1:${httpPort}/started`)).ok,
+      status,
       report: () => parseReport(readLease(api.lease as RawLease).report),
       lastWords: () => JSON.parse(readFileSync(lastWordsPath, "utf8")),
       lease: () => readLease(api.lease as RawLease),

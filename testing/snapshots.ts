@@ -26,6 +26,9 @@ export function aPod(attempt: number, change: Partial<PodView> = {}): PodView {
     deleting: false,
     outdated: false,
     applicationStarted: false,
+    applicationRuns: false,
+    startedEarly: false,
+    applicationEnded: false,
     sidecarRunning: true,
     waitingFor: "",
     trouble: null,
@@ -57,7 +60,15 @@ export function aLease(attempt: number, generation: number, change: Partial<Leas
 export function aSnapshot(change: Partial<Omit<Snapshot, "status">> & { status?: object } = {}): Snapshot {
   const { status, ...rest } = change;
   return {
-    job: { name: "run", namespace: "billing", generation: 1, deleting: false, finalized: true, closingMs: 0 },
+    job: {
+      name: "run",
+      namespace: "billing",
+      generation: 1,
+      deleting: false,
+      inForeground: false,
+      finalized: true,
+      closingMs: 0,
+    },
     spec: aSpec(),
     template: { ok: true },
     status: readStatus(status),

@@ -34,6 +34,9 @@ export function mergeConditions(
   });
 }
 
-export function truncate(text: string): string {
-  return text.length <= MESSAGE_CHARACTERS_MAX ? text : `${text.slice(0, MESSAGE_CHARACTERS_MAX - 1)}…`;
+/** Never half a character: the API server stores another one in its place, and the status would be written anew each time. */
+export function truncate(text: string, charactersMax = MESSAGE_CHARACTERS_MAX): string {
+  const fits =
+    text.length <= charactersMax ? text : `${text.slice(0, charactersMax - 1).replace(/[\ud800-\udbff]$/, "")}…`;
+  return fits.toWellFormed();
 }

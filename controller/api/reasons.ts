@@ -48,6 +48,8 @@ export const REASONS = {
   Preempted: "The owner's pod made room for a pod of higher priority.",
   NodeLost: "The node of the owner's pod is gone or does not answer.",
   PodSucceeded: "The owner's pod ended well.",
+  EndedUnserved:
+    "The pod's application, which runs while its pod is a candidate, ended well before it had a session as the owner; it counts as a failure. It must wait for its first connection.",
   RaiseRefused: "A database refused this owner's generation for good; it is replaced by a pod with a higher one.",
   // FenceRaised
   Raised: "Every database accepts the owner's generation only.",
@@ -82,10 +84,11 @@ export const REASONS = {
     "Another cluster raised the fence of this name last; nothing is raised over it until spec.takeOver says so, with the command in the message.",
   // events only
   PodCreated: "A candidate's pod was created.",
+  UnknownPod: "A pod claims to be the job's, and the controller has not made it; it is granted nothing, and deleted.",
   WriteRefused: "Writes of an older generation were refused after its end.",
   FenceRaised: "A database accepted the new generation.",
   FenceNotClosed:
-    "The FencedJob was deleted though a fence could not be closed; the message has the command that closes it.",
+    "The FencedJob was deleted, or has failed, though a fence could not be closed; the message has the command that closes it.",
 } as const;
 
 export type Reason = keyof typeof REASONS;

@@ -79,7 +79,15 @@ export const fencedJobSpec = z
       .describe("Another cluster's fence of this name is taken over: its work has moved here for good."),
     suspend: z.boolean().default(false).describe("No owner and no pods while true."),
     standbys: z
-      .object({ count: z.int().min(0).max(100).default(0).describe("Candidates kept beside the owner.") })
+      .object({
+        count: z.int().min(0).max(100).default(0).describe("Candidates kept beside the owner."),
+        application: z
+          .enum(["NotStarted", "Started"])
+          .default("NotStarted")
+          .describe(
+            "Started: each candidate's application runs, and its database connections are held until its pod owns the job; it must wait for its first connection.",
+          ),
+      })
       .strict()
       .prefault({}),
     lease: leaseSpec.prefault({}),
@@ -115,7 +123,7 @@ export function timingOf(spec: FencedJobSpec): LeaseTiming {
 /** Metadata of a stored FencedJob. */
 export type JobMeta = ObjectMeta & { namespace: string; uid: string };
 
-/** CEL rules of the CRD: what must not even be written. Each holds in `specProblems` too. */
+/** CEL rules of the CRD: what must not even be written. `readSpec` holds those about the spec alone once more. */
 export const CEL_RULES = [
   {
     path: ["spec", "lease"],

@@ -2,7 +2,8 @@
 import { z } from "zod";
 import type { JobMeta } from "./spec.ts";
 
-const time = z.iso.datetime().describe("Wall time, for people.");
+/** With an offset, too: the API server takes it, so an edit may have brought one. */
+const time = z.iso.datetime({ offset: true }).describe("Wall time, for people.");
 /** 2^53−1, in PostgreSQL and in JSON. */
 export const GENERATION_MAX = Number.MAX_SAFE_INTEGER;
 const generation = z.int().min(1).max(GENERATION_MAX);
@@ -24,6 +25,18 @@ const ownerSchema = z.object({
   since: time,
   closes: z.boolean().optional().describe("Its pod only closes the fences: no other owner is wanted."),
   leaving: z.string().optional().describe("Why its pod is being taken away, once it is."),
+  overdueSeconds: z
+    .int()
+    .min(1)
+    .optional()
+    .describe("Without a renewal for so long it is overdue, by the spec that its pod was made from."),
+  retries: z
+    .int()
+    .min(0)
+    .optional()
+    .describe(
+      "How often its containers have been started again in place, as far as that was counted, or before it was owner.",
+    ),
   leaseUID: z
     .string()
     .optional()
@@ -62,7 +75,15 @@ export const fencedJobStatus = z.object({
   attempt: z.int().min(0).default(0).describe("Highest attempt whose pod name was reserved."),
   failures: z.int().min(0).default(0).describe("Consecutive failures."),
   lastFailureTime: time.optional(),
+  closers: z
+    .object({ failures: z.int().min(0), lastFailureTime: time.optional() })
+    .optional()
+    .describe("Pods that were to close the fences and failed, one after the other, since no owner is wanted."),
   startTime: time.optional().describe("When the first owner was granted."),
+  failing: z
+    .object({ reason: z.string(), message: z.string() })
+    .optional()
+    .describe("Why the job is to fail, once its pods are stopped and its fences closed."),
   completionTime: time.optional(),
   owner: ownerSchema.optional().describe("The grant in force: reserved here before the Lease names it."),
   candidates: z

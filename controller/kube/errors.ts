@@ -67,6 +67,30 @@ export const isForbidden = (error: unknown): boolean => has(error, ({ status }) 
 export const isNamespaceEnding = (error: unknown): boolean =>
   has(error, ({ status, message }) => status === 403 && message.includes("because it is being terminated"));
 
+/** What is not there is null. */
+export async function ifThere<T>(answer: Promise<T>): Promise<T | null> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (isNotFound(error)) return null;
+    throw error;
+  }
+}
+
+/** Gone already, or another one than was meant: null, and nothing is left to do. */
+export async function unlessMoved<T>(answer: Promise<T>): Promise<T | null> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (isNotFound(error) || isConflict(error)) return null;
+    throw error;
+  }
+}
+
+/** There is no room for it now, which says nothing about the request. */
+export const isQuotaExceeded = (error: unknown): boolean =>
+  has(error, ({ status, message }) => status === 403 && message.includes("exceeded quota"));
+
 /** The request itself is wrong: sent again unchanged it is refused again. */
 export const isInvalid = (error: unknown): boolean =>
   has(error, ({ status }) => status === 400 || status === 413 || status === 415 || status === 422);

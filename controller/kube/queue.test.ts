@@ -120,6 +120,14 @@ describe("the work queue", () => {
     expect(times.slice(6)).toEqual(Array.from({ length: 18 }, (_, i) => 2550 + 1000 * i));
   });
 
+  test("what is to be looked at soon is not put off by something else that fails", async () => {
+    const failed: Outcome = { kind: "failed", error: new Error("quota"), ms: 5_000 };
+    const atMs = await timesOf(() => failed, 120_000);
+    const gapsMs = atMs.slice(1).map((ms, i) => ms - (atMs[i] ?? 0));
+    expect(Math.max(...gapsMs)).toBe(5_000);
+    expect(gapsMs.slice(0, 4)).toEqual([50, 100, 200, 400]);
+  });
+
   test("waits as long as a throttling server asks; a conflict is counted apart from failures", async () => {
     const throttled = new ApiError("GET", 429, { details: { retryAfterSeconds: 7 } });
     expect(await timesOf((nth) => (nth === 1 ? throttled : done), 60_000)).toEqual([0, 7000]);

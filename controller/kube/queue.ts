@@ -17,6 +17,8 @@ export type Outcome =
   | { kind: "done" }
   /** Again after this time, or earlier if something changes. */
   | { kind: "requeueAfter"; ms: number }
+  /** Something failed: again, later, as behind an error that is thrown, but no later than after this time, which waits for nobody. */
+  | { kind: "failed"; error: unknown; ms: number }
   /** Nothing to do until the object changes. */
   | { kind: "terminal"; reason: string };
 
@@ -151,31 +153,39 @@ export class WorkQueue {
 
   /** Runs once and returns after how long to run again, if at all. */
   async #reconcile(key: string): Promise<number | undefined> {
-    const { clock, random, log, reconcile } = this.#options;
+    const { clock, log, reconcile } = this.#options;
     const timeoutMs = this.#options.runMsMax ?? RUN_MS_MAX;
     const late = (): Error => new Error(`not done within ${timeoutMs} ms`);
     this.counters.runs++;
     try {
       const bounds = { clock, timeoutMs, signal: this.#stop.signal };
       const outcome = await within(bounds, (signal) => reconcile(key, signal), late);
+      if (outcome.kind === "failed") return this.#failed(key, outcome.error, outcome.ms);
       this.#failing.delete(key);
       if (outcome.kind === "terminal") log.info("nothing more to do", { key, reason: outcome.reason });
       return outcome.kind === "requeueAfter" ? outcome.ms : undefined;
     } catch (error) {
-      const times = (this.#failing.get(key)?.times ?? 0) + 1;
-      this.#failing.set(key, { times, endMs: clock.monoMs() });
-      const { min, max } = this.#options.backoffMs ?? BACKOFF_MS;
-      const delayMs = Math.max(retryAfterMs(error), jitter(random, Math.min(max, min * 2 ** (times - 1))));
-      // A conflict says that our view was old, not that something is wrong.
-      if (isConflict(error)) this.counters.conflicts++;
-      else this.counters.failures++;
-      log[isConflict(error) ? "info" : "error"]("reconcile failed", {
-        key,
-        times,
-        retryInMs: Math.round(delayMs),
-        error,
-      });
-      return delayMs;
+      return this.#failed(key, error, Number.POSITIVE_INFINITY);
     }
+  }
+
+  #failed(key: string, error: unknown, msMax: number): number | undefined {
+    if (this.#stop.signal.aborted) return undefined;
+    const { clock, random, log } = this.#options;
+    const times = (this.#failing.get(key)?.times ?? 0) + 1;
+    this.#failing.set(key, { times, endMs: clock.monoMs() });
+    const { min, max } = this.#options.backoffMs ?? BACKOFF_MS;
+    const backoffMs = Math.max(retryAfterMs(error), jitter(random, Math.min(max, min * 2 ** (times - 1))));
+    const delayMs = Math.min(backoffMs, msMax);
+    // A conflict says that our view was old, not that something is wrong.
+    if (isConflict(error)) this.counters.conflicts++;
+    else this.counters.failures++;
+    log[isConflict(error) ? "info" : "error"]("reconcile failed", {
+      key,
+      times,
+      retryInMs: Math.round(delayMs),
+      error,
+    });
+    return delayMs;
   }
 }

@@ -72,7 +72,7 @@ const bookmark = (version: number) => line("BOOKMARK", { metadata: { resourceVer
 const watches = () => server.asked.filter(({ query }) => query.has("watch"));
 const isVersion = ({ query }: Asked): boolean => query.get("limit") === "1";
 const lists = () => server.asked.filter((asked) => !asked.query.has("watch") && !isVersion(asked));
-const until = (condition: () => unknown) => expect.poll(condition, { timeout: 20_000 });
+const until = (condition: () => unknown) => expect.poll(condition);
 const synced = (name: string) => until(() => reflector.store.get(`n/${name}`)).toBeDefined();
 
 test("every watch asks for bookmarks and for an end that it draws itself", async () => {

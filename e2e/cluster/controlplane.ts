@@ -19,6 +19,7 @@ export const SERVICE_CIDR = "10.96.0.0/16";
 export const API_SERVICE_ADDRESS = "10.96.0.1";
 
 export const apiUrl = ({ address, apiPort }: ControlPlane): string => `https://${address}:${apiPort}`;
+export const etcdDataDir = ({ dir }: ControlPlane): string => join(dir, "etcd");
 export const pki = ({ dir }: ControlPlane, file = ""): string => join(dir, "pki", file);
 
 export function controlPlaneIdentities({ address }: ControlPlane): readonly Identity[] {
@@ -45,7 +46,7 @@ export function etcd(plane: ControlPlane): Daemon {
     command: [
       programPath("etcd"),
       "--name=fencedjob",
-      `--data-dir=${join(plane.dir, "etcd")}`,
+      `--data-dir=${etcdDataDir(plane)}`,
       `--listen-client-urls=${client}`,
       `--advertise-client-urls=${client}`,
       `--listen-peer-urls=${peer}`,

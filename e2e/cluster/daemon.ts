@@ -118,7 +118,7 @@ export async function stopDaemon(dir: string, name: string, graceMs = 5_000): Pr
     process.kill(pid, "SIGTERM");
     await until(gone, graceMs).catch(async () => {
       if (!gone()) process.kill(pid, "SIGKILL");
-      await until(gone, 5_000, { what: `${name} ends after SIGKILL` });
+      await until(gone, undefined, { what: `${name} ends after SIGKILL` });
     });
   }
   rmSync(pidPath(dir, name), { force: true });
@@ -133,8 +133,10 @@ export function runningPid(dir: string, name: string): number | undefined {
   const recorded = JSON.parse(readFileSync(pidPath(dir, name), "utf8")) as ProcessRecord;
   if (recorded.bootId !== bootId()) return undefined;
   const found = stat(recorded.pid);
-  // A zombie has ended; whoever started it has not looked yet.
-  return found?.startTicks === recorded.startTicks && found.state !== "Z" ? recorded.pid : undefined;
+  if (found?.startTicks !== recorded.startTicks) return undefined;
+  // A zombie without other threads has ended, only whoever started it has not looked yet. One whose other threads still end
+  // keeps its sockets and locks, and its memory may take a moment to give back.
+  return found.state === "Z" && found.threads <= 1 ? undefined : recorded.pid;
 }
 
 /** Waits until `ready`; a program that ends meanwhile is reported at once, with the end of its log. */
@@ -163,12 +165,12 @@ const pidPath = (dir: string, name: string): string => join(dir, `${name}.pid`);
 const record = (pid: number): ProcessRecord => ({ pid, startTicks: stat(pid)?.startTicks ?? "", bootId: bootId() });
 const bootId = (): string => readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
-function stat(pid: number): { state: string; startTicks: string } | undefined {
+function stat(pid: number): { state: string; threads: number; startTicks: string } | undefined {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, "utf8");
     // The second field is the program's name in brackets and may contain anything.
     const fields = text.slice(text.lastIndexOf(")") + 2).split(" ");
-    return { state: fields[0] ?? "", startTicks: fields[19] ?? "" };
+    return { state: fields[0] ?? "", threads: Number(fields[17]), startTicks: fields[19] ?? "" };
   } catch {
     return undefined;
   }

@@ -21,7 +21,7 @@ export const FREEZER_NAMESPACE = "fencedjob-freezer";
 export async function startFreezer(kubectl: Kubectl, image: string): Promise<Freezer> {
   const items = freezerObjects(image);
   await kubectl(["apply", "--server-side", "-f", "-"], JSON.stringify({ apiVersion: "v1", kind: "List", items }));
-  await kubectl(["rollout", "status", "daemonset/freezer", "-n", FREEZER_NAMESPACE, "--timeout=120s"]);
+  await kubectl(["rollout", "status", "daemonset/freezer", "-n", FREEZER_NAMESPACE, "--timeout=300s"]);
   const script = readFileSync(join(checkout, "e2e", "cluster", "freezer-script.mjs"), "utf8");
   const act = async (command: "freeze" | "thaw", podUid: string): Promise<void> => {
     const pod = await freezerBeside(kubectl, podUid);

@@ -104,6 +104,17 @@ export function processesWithArgument(argument: string): readonly number[] {
   });
 }
 
+/** Files of the process's cgroup: the memory that it uses, how much it may use, and which processes are in it. */
+export function memoryOf(pid: number): { readonly used: string; readonly limit: string; readonly processes: string } {
+  const groups = readFileSync(`/proc/${pid}/cgroup`, "utf8").trim().split("\n");
+  const inVersion1 = groups.find((line) => /^\d+:([^:]*,)?memory(,[^:]*)?:/.test(line));
+  const path = (inVersion1 ?? groups[0] ?? "").split(":")[2] ?? "";
+  const dir = join("/sys/fs/cgroup", inVersion1 ? "memory" : "", path);
+  const used = join(dir, inVersion1 ? "memory.usage_in_bytes" : "memory.current");
+  const limit = join(dir, inVersion1 ? "memory.limit_in_bytes" : "memory.max");
+  return { used, limit, processes: join(dir, "cgroup.procs") };
+}
+
 function removeCgroup(dir: string): void {
   if (!existsSync(dir)) return;
   for (const sub of subgroups(dir)) removeCgroup(sub);

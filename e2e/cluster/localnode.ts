@@ -17,11 +17,12 @@ import {
   controllerManager,
   controlPlaneIdentities,
   etcd,
+  etcdDataDir,
   kubeconfig,
   pki,
   scheduler,
 } from "./controlplane.ts";
-import { isRunning, locked, startDaemon, stopDaemon, waitReady } from "./daemon.ts";
+import { type Daemon, isRunning, locked, startDaemon, stopDaemon, waitReady } from "./daemon.ts";
 import { clusterDns } from "./dns.ts";
 import {
   connect,
@@ -62,6 +63,8 @@ interface State {
 type Say = (line: string) => void;
 
 const API_PORT = 6443;
+/** Of each part's start, on a machine with much else to do: what ends meanwhile is reported at once. */
+const START_MS_MAX = 300_000;
 const nodePrograms = [
   ...apiServerPrograms,
   "kube-controller-manager",
@@ -70,6 +73,8 @@ const nodePrograms = [
   "kube-proxy",
 ] as const satisfies readonly ProgramName[];
 const planeNames = ["kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"];
+/** Of device plugins, which nobody has here: the same for every kubelet, whatever its own directory. */
+const KUBELET_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock";
 const nodeNames = ["kubelet", "kube-proxy", "containerd"];
 const stateFile = join(localNodeDir, "state.json");
 
@@ -80,7 +85,7 @@ export async function up(say: Say, nodesMin = 1): Promise<LocalCluster> {
     await installPackages(say);
     await build(nodePrograms, say);
     const found = readState();
-    if (found && fits(found, nodesMin)) return describe(found);
+    if (found && fits(found, nodesMin) && (await answers(found))) return describe(found);
     if (found && found.checkout !== checkout && healthy(found)) {
       throw new Error(
         `The local node of this machine was started from ${found.checkout} in another version or size, and there can be only one. Take it down there (node e2e/cluster/localnode.ts down), then run this again. Nothing was changed.`,
@@ -108,9 +113,37 @@ export async function stopKubelet(nodeName: string): Promise<void> {
   await stopDaemon(nodeNamed(nodeName).it.dir, "kubelet", 0);
 }
 
-export function startKubelet(nodeName: string): void {
+export async function startKubelet(nodeName: string): Promise<void> {
   const { plane, it } = nodeNamed(nodeName);
-  for (const daemon of nodeDaemons(plane, it)) if (daemon.name === "kubelet") startDaemon(it.dir, daemon);
+  for (const daemon of nodeDaemons(plane, it)) if (daemon.name === "kubelet") await startNodeDaemon(it, daemon);
+}
+
+/** Of two kubelets that start at once one may find their socket taken, and end: the next daemon is for when it listens. */
+async function startNodeDaemon(it: Node, daemon: Daemon): Promise<void> {
+  if (daemon.name !== "kubelet") return startDaemon(it.dir, daemon);
+  rmSync(KUBELET_SOCKET, { force: true });
+  startDaemon(it.dir, daemon);
+  const listens = async (): Promise<boolean> => existsSync(KUBELET_SOCKET);
+  await waitReady(it.dir, [daemon.name], `the kubelet of ${it.name} listens`, START_MS_MAX, listens);
+}
+
+/**
+ * `act` has etcd's data directory for itself. All that talks to the API server begins anew after it, as after a restore it has to;
+ * also after an `act` that has failed: whoever needs the cluster next had nothing to do with it.
+ */
+export async function whileEtcdStops(act: (dataDir: string) => void): Promise<void> {
+  const state = readState();
+  if (!state) throw new Error("there is no local node");
+  const plane = planeOf(state);
+  const { nodes } = describe(state);
+  try {
+    for (const { name } of nodes) await stopKubelet(name);
+    for (const name of planeNames) await stopDaemon(plane.dir, name, 0);
+    act(etcdDataDir(plane));
+  } finally {
+    await startControlPlane(plane);
+    for (const { name } of nodes) await startKubelet(name);
+  }
 }
 
 function nodeNamed(name: string): { plane: ControlPlane; it: Node } {
@@ -178,7 +211,7 @@ async function start(say: Say, nodeCount: number): Promise<LocalCluster> {
   await nodesReady(plane, cluster);
   say(`${nodeCount === 1 ? "node" : `${nodeCount} nodes`} ready after ${since()}`);
   await apply(plane, clusterDns(images.dns.ref));
-  await kubectl(plane, ["rollout", "status", "deployment/coredns", "-n", "kube-system", "--timeout=60s"]);
+  await kubectl(plane, ["rollout", "status", "deployment/coredns", "-n", "kube-system", `--timeout=${START_MS_MAX}ms`]);
   say(`cluster DNS ready after ${since()}`);
   return cluster;
 }
@@ -186,10 +219,7 @@ async function start(say: Say, nodeCount: number): Promise<LocalCluster> {
 async function startControlPlane(plane: ControlPlane): Promise<void> {
   startDaemon(plane.dir, etcd(plane));
   startDaemon(plane.dir, apiServer(plane));
-  const ca = readFileSync(pki(plane, "ca.crt"), "utf8");
-  await waitReady(plane.dir, ["etcd", "kube-apiserver"], "API server ready", 60_000, () =>
-    answersOk(`${apiUrl(plane)}/readyz`, ca),
-  );
+  await waitReady(plane.dir, ["etcd", "kube-apiserver"], "API server ready", START_MS_MAX, () => apiAnswers(plane));
   startDaemon(plane.dir, controllerManager(plane));
   startDaemon(plane.dir, scheduler(plane));
 }
@@ -204,8 +234,8 @@ async function startNode(plane: ControlPlane, it: Node, cniDir: string, pauseIma
   startDaemon(it.dir, containerd);
   const answers = (): Promise<boolean> =>
     succeeds(["ctr", `--address=${containerdSocket(it)}`, "version"], { timeoutMs: 5_000 });
-  await waitReady(it.dir, ["containerd"], "containerd answers", 30_000, answers);
-  for (const daemon of rest) startDaemon(it.dir, daemon);
+  await waitReady(it.dir, ["containerd"], "containerd answers", START_MS_MAX, answers);
+  for (const daemon of rest) await startNodeDaemon(it, daemon);
 }
 
 async function nodesReady(plane: ControlPlane, { nodes }: LocalCluster): Promise<void> {
@@ -214,7 +244,7 @@ async function nodesReady(plane: ControlPlane, { nodes }: LocalCluster): Promise
     const statuses = (await kubectl(plane, ["get", "nodes", "-o", ready])).split("\n");
     return statuses.filter((status) => status === "True").length === nodes.length;
   };
-  for (const it of nodes) await waitReady(it.dir, nodeNames, `${it.name} ready`, 60_000, check);
+  for (const it of nodes) await waitReady(it.dir, nodeNames, `${it.name} ready`, START_MS_MAX, check);
 }
 
 async function takeDown(state: State, say: Say): Promise<void> {
@@ -233,7 +263,7 @@ async function takeDown(state: State, say: Say): Promise<void> {
   for (const name of planeNames) await stopDaemon(plane.dir, name);
   await unmountBelow(localNodeDir);
   await disconnect(nodes);
-  await until(() => tries(() => removeCgroups(nodes)), 10_000, { what: "cgroups of the nodes are free" });
+  await until(() => tries(() => removeCgroups(nodes)), undefined, { what: "cgroups of the nodes are free" });
   restoreKernelSettings(state.kernelSettings);
   rmSync(localNodeDir, { recursive: true, force: true });
   say(`local node gone after ${since()}`);
@@ -256,7 +286,7 @@ async function sweep(nodes: readonly Node[]): Promise<void> {
     for (const pid of left()) tries(() => process.kill(pid, "SIGKILL"));
     return left().length === 0;
   };
-  await until(ended, 10_000, { what: "the processes of the containers end" });
+  await until(ended, undefined, { what: "the processes of the containers end" });
 }
 
 function tries(act: () => void): boolean {
@@ -280,6 +310,15 @@ function fits(state: State, nodesMin: number): boolean {
   const sameVersion = state.programs.join() === nodePrograms.map(programPath).join();
   return sameVersion && state.nodeCount >= nodesMin && healthy(state);
 }
+
+/** A control plane that runs and answers nobody is dead, too; one that is only slow is not. */
+function answers(state: State): Promise<boolean> {
+  const plane = planeOf(state);
+  return until(() => apiAnswers(plane)).catch(() => false);
+}
+
+const apiAnswers = (plane: ControlPlane): Promise<boolean> =>
+  answersOk(`${apiUrl(plane)}/readyz`, readFileSync(pki(plane, "ca.crt"), "utf8"));
 
 function describe(state: State): LocalCluster {
   const nodes = Array.from({ length: state.nodeCount }, (_, index) => node(localNodeDir, index + 1));

@@ -4,7 +4,7 @@ import { request } from "node:https";
 /** Whether a GET is answered 200. Any failure to answer is a no. */
 export function answersOk(url: string, caPem: string): Promise<boolean> {
   return new Promise((resolve) => {
-    const asked = request(url, { ca: caPem, timeout: 1_000, agent: false }, (response) => {
+    const asked = request(url, { ca: caPem, timeout: 10_000, agent: false }, (response) => {
       response.resume();
       resolve(response.statusCode === 200);
     });

@@ -5,12 +5,12 @@
  */
 import { connect } from "node:net";
 
-const { JOB = "", HOSTNAME: POD = "", PGHOST, PGPORT, PGUSER, PGDATABASE, ON_SIGTERM = "exit" } = process.env;
+const { JOB = "", POD_UID = "", PGHOST, PGPORT, PGUSER, PGDATABASE, ON_SIGTERM = "exit" } = process.env;
 const EVERY_MS = 20;
 const RECONNECT_MS = 100;
 
-const query = `INSERT INTO written (job, pod) VALUES ('${JOB}', '${POD}')
-  RETURNING (SELECT exit_code FROM told WHERE pod = '${POD}')`;
+const query = `INSERT INTO written (job, uid) VALUES ('${JOB}', '${POD_UID}')
+  RETURNING (SELECT exit_code FROM told WHERE uid = '${POD_UID}')`;
 
 let said = "";
 function say(text) {

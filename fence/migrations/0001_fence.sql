@@ -29,6 +29,8 @@ CREATE TABLE fence.claim (
   holder_name text NOT NULL,
   incarnation text NOT NULL,
   claimed_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+  -- Of the claim and not of the job's row, so that the next raise need not clear it: its own claim is open.
+  closed_at timestamptz,
   progress jsonb,
   progress_at timestamptz,
   PRIMARY KEY (job_id, generation),
@@ -46,6 +48,17 @@ CREATE UNLOGGED TABLE fence.session (
   PRIMARY KEY (pid, backend_start)
 );
 CREATE INDEX session_by_job ON fence.session (job_id, generation);
+
+-- One row a generation: the raise only inserts, so that no beat of the owner before can hold it up.
+-- B18: a beat touches neither fence.job nor a gate, so no transaction of the owner meets its own heartbeat.
+CREATE TABLE fence.witness (
+  job_id integer NOT NULL,
+  generation bigint NOT NULL,
+  counter bigint NOT NULL,
+  nonce text NOT NULL,
+  beaten_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+  PRIMARY KEY (job_id, generation)
+);
 
 -- The sentinel: made as a gate is, by the same owner, and never open. A role that can lock it cannot be refused.
 -- It has no column for the reason that gates have none: a grant on a column would open SELECT … FOR SHARE.
@@ -129,3 +142,12 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, fence, pg_temp AS $$
       OR (pg_has_role(o.rolname, 'pg_signal_backend', 'USAGE') AND pg_has_role(o.rolname, 'pg_read_all_stats', 'USAGE'))
   FROM pg_class t JOIN pg_roles o ON o.oid = t.relowner WHERE t.oid = 'fence.never'::regclass
 $$;
+
+-- Rights. USAGE and SELECT for PUBLIC: a transaction enters under whatever role it has taken (SET ROLE), and a plain
+-- role's pg_dump must work.
+GRANT USAGE ON SCHEMA fence TO PUBLIC;
+GRANT SELECT ON ALL TABLES IN SCHEMA fence TO PUBLIC;
+GRANT SELECT ON ALL SEQUENCES IN SCHEMA fence TO PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA fence FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION fence.refuse(text, text, text, text), fence.incarnation(), fence.gates(integer),
+  fence.why_not_fenceable(name), fence.can_end_sessions_of(name) TO PUBLIC;

@@ -181,7 +181,8 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
           JSON.stringify(shown, null, 1),
         ).toEqual([]);
       }),
-      { numRuns: Number(process.env.WIRE_ATTACK_RUNS ?? 120) },
+      // Made smaller, one that hangs would hang again, each time for a minute: its seed says enough.
+      { numRuns: Number(process.env.WIRE_ATTACK_RUNS ?? 120), endOnFailure: true },
     );
     expect(written).toBeGreaterThan(50);
   });

@@ -157,7 +157,7 @@ export class Back implements MessageHandler {
       return;
     }
     if (reply.kindOf(replies.head()) !== reply.EXECUTE) return;
-    core.copyIn = !replies.copyEnds;
+    core.copyIn = replies.copyWaits;
     this.#front.framer.resume();
   }
 

@@ -1,4 +1,4 @@
-/** COPY FROM STDIN in the extended protocol, where a Sync in front of the data means nothing to the server, or something. */
+/** COPY FROM STDIN, where a Sync in front of the data means nothing to the server, or something. */
 import { describe, expect, test } from "vitest";
 import { HostileDialogue } from "../../testing/hostiledialogue.ts";
 import { group, run } from "../../testing/requests.ts";
@@ -109,6 +109,24 @@ describe("a Sync in front of the data", () => {
       "12GEZZ",
     ],
     ["with the data", [[...FAILING, sync(), ROW, copyDone(), sync()]], "12GEZ"],
+    [
+      "with something behind the COPY",
+      [[...FAILING, ...run("INSERT INTO t VALUES (1)"), sync(), query("SHOW a")]],
+      "12GEZTCZ",
+    ],
+    [
+      "with something behind the COPY that is refused",
+      [[...FAILING, ...run("VACUUM t"), sync(), query("SHOW a")]],
+      "12GEZTCZ",
+    ],
+    ["as often as it was sent", [[...FAILING, sync(), sync()], [sync()]], "12GEZZZ"],
+    ["of a simple query", [[query("COPY v FROM STDIN"), sync()]], "GEZZ"],
+    ["of the last of a simple query's, each time", [[query("SHOW a; COPY v FROM STDIN"), sync(), sync()]], "TCGEZZZ"],
+    [
+      "of a simple query, behind one with data",
+      [[query("COPY t FROM STDIN"), sync(), ROW, sync(), copyDone()], [query("COPY v FROM STDIN")]],
+      "GCZGEZ",
+    ],
   ])("is answered when the COPY fails, %s", (_how, sent, answers) => {
     expect(letters(play(...sent, insert))).toBe(`${answers}12CZ`);
   });

@@ -24,7 +24,7 @@ export class Copying {
   sync(): Action {
     const core = this.#core;
     if (core.copyIn || core.copyInSimple) {
-      core.copyIgnoresSync = core.copyIn;
+      core.copySyncs++;
       return DROP;
     }
     if (!core.groupCopies || core.replies.executes === 0) return PASS;
@@ -34,7 +34,7 @@ export class Copying {
   }
 
   data(): Action {
-    this.#core.copyIgnoresSync = false;
+    this.#core.copySyncs = 0;
     return PASS;
   }
 
@@ -58,7 +58,7 @@ export class Copying {
     const core = this.#core;
     const { replies } = core;
     core.copyIn = false;
-    core.copyIgnoresSync = false;
+    core.copySyncs = 0;
     core.groupCopies = false;
     if (replies.queries > 0) {
       if (core.copyInSimple) core.copyInSimple = false;

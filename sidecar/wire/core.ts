@@ -189,8 +189,8 @@ export class Core {
   dropping = false;
   /** The group has executed what may be a COPY FROM STDIN, whose end the client has not sent (copying.ts). */
   groupCopies = false;
-  /** A Sync is the last that the client has sent of it: ignored while the server waits for data, answered if the COPY fails. */
-  copyIgnoresSync = false;
+  /** Syncs since its data, of either protocol: ignored while the server waits for data, answered if the COPY fails. */
+  copySyncs = 0;
   /** A COPY was prepared under a name: an EXECUTE may be one. */
   copyNamed = false;
   /** The server waits for COPY data of an Execute, whose end the client has not sent. */

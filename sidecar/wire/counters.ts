@@ -1,6 +1,6 @@
 /** Counts of the wire in shared memory: its thread writes them, the sidecar's main thread reads them at any time. */
 
-const NAMES = ["sessionsOpen", "sessionsTotal", "messages", "refusedLost", "refusedUnconfirmed"] as const;
+const NAMES = ["sessionsOpen", "sessionsTotal", "messages", "refusedLost", "refusedUnconfirmed", "held"] as const;
 export type Counts = Record<(typeof NAMES)[number], number>;
 
 /** Places of the counters; numbers, because one is counted at each message. */
@@ -10,6 +10,7 @@ export const COUNTER = {
   messages: 2,
   refusedLost: 3,
   refusedUnconfirmed: 4,
+  held: 5,
 } as const;
 type Counter = (typeof COUNTER)[keyof typeof COUNTER];
 
@@ -29,7 +30,7 @@ export class Counters {
 
   /**
    * `refusedLost`: messages answered with LF001, LF003 or, in flight at the loss, 08007; `refusedUnconfirmed`: messages
-   * answered with LF002.
+   * answered with LF002; `held`: clients that wait for the raise now.
    */
   read(): Counts {
     return Object.fromEntries(NAMES.map((name) => [name, this.#values[COUNTER[name]] ?? 0])) as Counts;

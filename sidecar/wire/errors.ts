@@ -51,6 +51,14 @@ export function lostError(identity: FenceIdentity, verdict: Verdict, transaction
   });
 }
 
+/** What a client hears that was held for a generation which has ended before its first session. */
+export function neverServed(fenceName: string, generation: number, why: string): WireError {
+  return fenceWireError("LF001", {
+    message: `generation ${generation} of FencedJob "${fenceName}" is over before it was raised`,
+    detail: `${why.replace(/\.$/, "")}.`,
+  });
+}
+
 /** The answer to a COMMIT was lost with the connection, and the fence is another's now (INV-10: unknown, not refused). */
 export function unknownOutcome(identity: FenceIdentity, verdict: Verdict): WireError {
   return {
@@ -106,6 +114,19 @@ export function reservedName(): WireError {
     hint: "Use another name.",
   };
 }
+
+export const SHUTTING_DOWN: WireError = {
+  severity: "FATAL",
+  code: "57P01",
+  message: "the FencedJob sidecar is shutting down",
+  hint: "An open transaction was rolled back.",
+};
+
+export const FULL: WireError = {
+  severity: "FATAL",
+  code: "53300",
+  message: "the FencedJob sidecar has no free connection",
+};
 
 export function encodingRefused(encoding: string): WireError {
   return {

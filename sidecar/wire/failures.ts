@@ -14,6 +14,8 @@ import { BACK, type ErrorFields, errorFields, errorMessage, sync } from "./messa
 import * as reply from "./replies.ts";
 import { isLoss, type Verdict } from "./verdict.ts";
 
+const SYNC = sync();
+
 /** What PostgreSQL answers to CopyFail (query_canceled). */
 const COPY_FAILED = "57014";
 
@@ -148,15 +150,16 @@ export class Failures {
     core.copyInSimple = false;
     core.refusesCopy = false;
     const entering = this.#fromEntering();
+    const syncsOwed = core.copySyncs;
+    core.copySyncs = 0;
     const head = reply.kindOf(core.replies.head());
     if (head === reply.QUERY || head === reply.FUNCTION) {
       // The rest of the text is not run; the transaction status follows in ReadyForQuery.
       core.query = undefined;
+      this.#sendSyncs(syncsOwed);
       return;
     }
-    const syncIsOwed = core.copyIgnoresSync;
     core.copyIn = false;
-    core.copyIgnoresSync = false;
     core.names.failed(core.replies.notedUntilSync());
     // The skipped requests may have been those that prepare the proxy's own statements.
     if (core.replies.own > 0) core.prepared = 0;
@@ -164,17 +167,22 @@ export class Failures {
     core.query = undefined;
     const entersFunction = entering && core.entersFunction;
     core.entersFunction = false;
-    if (entersFunction || syncIsOwed) {
+    if (entersFunction || syncsOwed > 0) {
       // The server skips the FunctionCall, or has not got the Sync, and would wait for one; the client waits, too.
       core.inGroup = false;
       core.dropping = false;
-      const bytes = sync();
-      core.host.toServer.push(bytes, 0, bytes.length);
-      core.replies.push(reply.SYNC);
+      this.#sendSyncs(entersFunction ? 1 : syncsOwed);
       return;
     }
     core.discarding = !core.dropping;
     this.#front.framer.resume();
+  }
+
+  #sendSyncs(count: number): void {
+    for (let i = 0; i < count; i++) {
+      this.#core.host.toServer.push(SYNC, 0, SYNC.length);
+      this.#core.replies.push(reply.SYNC);
+    }
   }
 
   #fatal(bytes: Buffer, start: number, end: number, fields: ErrorFields): Action {

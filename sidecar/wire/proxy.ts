@@ -4,30 +4,31 @@
  *
  * Does NOT pool: a client's settings, locks and cancel keys are those of one server session. Does NOT ask the client
  * who it is: whoever reaches the port is the job's application (the port is on loopback).
+ *
+ * INV-4: before `serve`, which comes after the raise, it knows no database: a held client has had at most the answer to its
+ * request for encryption.
  */
 import { createServer, type Server, type Socket } from "node:net";
 import type { SecureContext } from "node:tls";
-import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
-import { sessionStartSteps } from "../../fence/enter.ts";
 import { KEEPALIVE_MS } from "../../fence/socket.ts";
-import type { Witness } from "../../fence/witness.ts";
 import type { Permit } from "../../lease/permit.ts";
 import type { Clock } from "../../platform/clock.ts";
 import type { Logger } from "../../platform/log.ts";
 import type { Random } from "../../platform/random.ts";
+import { openAdmitted, type Served, wrongStartup } from "./admission.ts";
 import { KnownWriters } from "./bare.ts";
 import { CancelKeys, type CancelTarget, sendCancel } from "./cancel.ts";
 import { Channel } from "./channel.ts";
 import { fenceBytes } from "./core.ts";
 import { COUNTER, Counters } from "./counters.ts";
-import { encodingRefused, errorBytes, lostError, notSupported, type WireError } from "./errors.ts";
+import { encodingRefused, errorBytes, FULL, lostError, SHUTTING_DOWN, type WireError } from "./errors.ts";
 import { greeting } from "./greeting.ts";
+import { Hold } from "./hold.ts";
 import { type ListenAddress, listen } from "./listen.ts";
 import { type Opening, open, type ServerCertificate, secureContextOf } from "./opening.ts";
 import { LAST_MESSAGE_MS_MAX, Relay } from "./relay.ts";
 import { isUnreadable, planStartup, type Startup, type StartupPlan } from "./startup.ts";
-import { NotAdmitted, openUpstream, type Upstream } from "./upstream.ts";
-import { isLoss, type VerdictReader } from "./verdict.ts";
+import { NotAdmitted, type Upstream } from "./upstream.ts";
 
 export interface ProxyConfig {
   readonly listen: ListenAddress;
@@ -35,23 +36,18 @@ export interface ProxyConfig {
   readonly alsoListen?: readonly ListenAddress[];
   /** For clients that ask for TLS; without it they are told that there is none. */
   readonly tls?: ServerCertificate;
-  readonly address: DatabaseAddress;
-  readonly jobId: number;
-  /** History in which the generation was raised: no session is opened in another one. */
-  readonly incarnation: string;
-  readonly identity: FenceIdentity;
-  /** Of the last heartbeat that was confirmed. */
-  readonly witness?: () => Witness | undefined;
   readonly permit: Permit;
   readonly clock: Clock;
   readonly random: Random;
   readonly log: Logger;
-  readonly verdict: VerdictReader;
   readonly counters?: Counters;
+  /** A client is given its session. */
+  readonly joined?: () => void;
   /** How long busy sessions may go on after the permit was lost. */
   readonly drainMs: number;
   /** Bound of a server session's start. */
   readonly connectMs?: number;
+  /** Connections at once, held ones included. */
   readonly sessionsMax?: number;
 }
 
@@ -61,6 +57,10 @@ export interface RunningProxy {
   readonly counters: Counters;
   /** Connections that are open now. */
   readonly connections: number;
+  /** The generation is raised, the permit open: who was held and who comes gets a session. */
+  serve(served: Served): void;
+  /** It will never be served: who was held and who comes is told why. Nothing once it is served. */
+  refuse(why: WireError): void;
   /** Ends the listening, and every session with `reason`. */
   close(reason?: WireError): Promise<void>;
 }
@@ -73,16 +73,9 @@ const OPENING_MS_MAX = 20_000;
 const EARLY_BYTES_MAX = 64 * 1024;
 /** Of the names of a session's own prepared statements. */
 const SUFFIX_BYTES = 8;
-const PERMIT_POLL_MS = 20;
 const LOSS_POLL_MS = 100;
 
-export const SHUTTING_DOWN: WireError = {
-  severity: "FATAL",
-  code: "57P01",
-  message: "the FencedJob sidecar is shutting down",
-  hint: "An open transaction was rolled back.",
-};
-
+/** Listens, and holds every client. */
 export async function startProxy(config: ProxyConfig): Promise<RunningProxy> {
   const listener = new Listener(config);
   await listener.listen();
@@ -98,6 +91,9 @@ interface Client {
   early: Buffer;
 }
 
+/** What the clients that are held wait for. */
+type Outcome = Served | { readonly refused: WireError };
+
 class Listener implements RunningProxy {
   readonly counters: Counters;
   readonly #config: ProxyConfig;
@@ -105,6 +101,7 @@ class Listener implements RunningProxy {
   readonly #servers: Server[] = [];
   readonly #openings = new Set<Socket>();
   readonly #clients = new Set<Client>();
+  readonly #hold = new Hold<Outcome>();
   readonly #keys = new CancelKeys();
   readonly #writers = new KnownWriters();
   #closed = false;
@@ -123,6 +120,14 @@ class Listener implements RunningProxy {
 
   get connections(): number {
     return this.#openings.size + this.#clients.size;
+  }
+
+  serve(served: Served): void {
+    this.#hold.decide(served);
+  }
+
+  refuse(why: WireError): void {
+    this.#hold.decide({ refused: why });
   }
 
   async listen(): Promise<void> {
@@ -146,7 +151,7 @@ class Listener implements RunningProxy {
     for (const raw of this.#openings) raw.destroy();
     for (const client of this.#clients) {
       if (client.relay) client.relay.end(reason);
-      else this.#refuse(client, reason);
+      else this.#give(client, reason);
     }
     await Promise.all(closed);
   }
@@ -189,8 +194,10 @@ class Listener implements RunningProxy {
     try {
       await this.#startSession(client, opened.startup);
     } catch (error) {
-      if (error instanceof NotAdmitted) client.channel.push(error.bytes, 0, error.bytes.length);
-      else if (!client.gone.signal.aborted) this.#config.log.error("a connection failed", { error });
+      if (error instanceof NotAdmitted) {
+        if (error.byLoss) this.counters.add(COUNTER.refusedLost);
+        client.channel.push(error.bytes, 0, error.bytes.length);
+      } else if (!client.gone.signal.aborted) this.#config.log.error("a connection failed", { error });
       this.#dismiss(client);
     }
   }
@@ -216,6 +223,12 @@ class Listener implements RunningProxy {
     this.#dismiss(client);
   }
 
+  /** Its last message, whatever it waits for. */
+  #give(client: Client, reason: WireError): void {
+    this.#refuse(client, reason);
+    client.gone.abort(new Error(reason.message));
+  }
+
   /** What the client still sends is thrown away; one that stays is cut off. */
   #dismiss({ channel }: Client): void {
     channel.onBytes = () => {};
@@ -230,73 +243,53 @@ class Listener implements RunningProxy {
       client.early = Buffer.concat([client.early, bytes.subarray(start, end)]);
       if (client.early.length <= EARLY_BYTES_MAX) return;
       client.early = Buffer.alloc(0);
-      client.channel.onBytes = () => {};
-      this.#refuse(client, { severity: "FATAL", code: "08P01", message: "too much was sent before the session began" });
-      client.gone.abort();
+      this.#give(client, { severity: "FATAL", code: "08P01", message: "too much was sent before the session began" });
     };
     client.channel.onBytes(client.early, 0, 0);
   }
 
   async #startSession(client: Client, startup: Startup): Promise<void> {
-    const { address, jobId, identity, incarnation, clock, random } = this.#config;
-    const plan = planStartup(startup, address.user, address.database);
-    const wrong = this.#wrongStartup(plan);
+    const { clock, random, connectMs = CONNECT_MS, sessionsMax = SESSIONS_MAX } = this.#config;
+    if (this.#closed) return this.#refuse(client, SHUTTING_DOWN);
+    if (this.connections > sessionsMax) return this.#refuse(client, FULL);
+    const served = await this.#held(client);
+    if ("refused" in served) return this.#refuse(client, served.refused);
+    const plan = planStartup(startup, served.address.user, served.address.database);
+    const wrong = wrongStartup(plan, served.address);
     if (wrong) return this.#refuse(client, wrong);
-    if (!(await this.#permitted(client))) return;
-    const upstream = await openUpstream({
-      address,
-      startup: plan.toServer,
-      poolerStartup: plan.toPooler,
-      steps: sessionStartSteps(jobId, identity, incarnation, this.#config.witness?.()),
+    if (!(await this.#permitted(client, served))) return;
+    const upstream = await openAdmitted(served, plan, {
       clock,
       random,
-      timeoutMs: this.#config.connectMs ?? CONNECT_MS,
+      timeoutMs: connectMs,
       signal: client.gone.signal,
-    }).catch(async (error: unknown) => {
-      if (!(error instanceof NotAdmitted) || !error.byGate) throw error;
-      const verdict = await this.#config.verdict(false);
-      if (!isLoss(verdict)) throw error;
-      this.counters.add(COUNTER.refusedLost);
-      const lost = lostError(identity, verdict, false);
-      throw new NotAdmitted(lost.code, lost.message, errorBytes(lost));
     });
-    this.#join(client, upstream, plan);
+    this.#join(client, upstream, plan, served);
   }
 
-  #wrongStartup(plan: StartupPlan): WireError | undefined {
-    const { database } = this.#config.address;
-    if (this.#closed) return SHUTTING_DOWN;
-    if (this.connections > (this.#config.sessionsMax ?? SESSIONS_MAX)) {
-      return { severity: "FATAL", code: "53300", message: "the FencedJob sidecar has no free connection" };
+  async #held(client: Client): Promise<Outcome> {
+    this.counters.add(COUNTER.held);
+    try {
+      return await this.#hold.outcome(client.gone.signal);
+    } finally {
+      this.counters.add(COUNTER.held, -1);
     }
-    if (!plan.namesUser) {
-      return { severity: "FATAL", code: "28000", message: "no PostgreSQL user name specified in startup packet" };
-    }
-    if (plan.replication) return notSupported("replication connections", "Connect to the database directly.");
-    if (plan.database === undefined || plan.database === database) return undefined;
-    return {
-      severity: "FATAL",
-      code: "3D000",
-      message: `this port leads to database "${database}", not to "${plan.database}"`,
-      hint: `Connect with dbname=${database}; each database of the job has a port of its own.`,
-    };
   }
 
-  /** Holds the connection until the raise has committed (INV-4). False: it was refused, or has gone. */
-  async #permitted(client: Client): Promise<boolean> {
-    const { permit, clock, identity, verdict } = this.#config;
-    while (permit.state(clock.monoMs()) === "closed") {
-      if (client.gone.signal.aborted || this.#closed) return false;
-      await clock.sleep(PERMIT_POLL_MS);
-    }
-    if (permit.state(clock.monoMs()) !== "lost") return true;
+  /** False: it was refused. */
+  async #permitted(client: Client, { identity, verdict }: Served): Promise<boolean> {
+    const { permit, clock } = this.#config;
+    const state = permit.state(clock.monoMs());
+    if (state === "closed") throw new Error("INV-4: a client was to be served before the permit was opened");
+    if (state !== "lost") return true;
     this.counters.add(COUNTER.refusedLost);
     this.#refuse(client, lostError(identity, await verdict(false), false));
     return false;
   }
 
-  #join(client: Client, upstream: Upstream, plan: StartupPlan): void {
-    const { address, clock, random } = this.#config;
+  #join(client: Client, upstream: Upstream, plan: StartupPlan, served: Served): void {
+    const { clock, random } = this.#config;
+    const { address, jobId, identity } = served;
     const { channel } = client;
     if (client.gone.signal.aborted || upstream.channel.ended) {
       upstream.channel.destroy();
@@ -311,11 +304,12 @@ class Listener implements RunningProxy {
     const key = random.bytes(plan.keyBytes);
     const relay = new Relay({
       ...this.#config,
+      ...served,
       writers: this.#writers,
       counters: this.counters,
       client: channel,
       server: upstream.channel,
-      fence: fenceBytes(this.#config.jobId, this.#config.identity, random.bytes(SUFFIX_BYTES).toString("hex")),
+      fence: fenceBytes(jobId, identity, random.bytes(SUFFIX_BYTES).toString("hex")),
       readOnlyDefault: plan.readOnlyDefault,
       standardStrings: upstream.parameters.get("standard_conforming_strings") !== "off",
       onClosed: () => {
@@ -336,6 +330,7 @@ class Listener implements RunningProxy {
     client.relay = relay;
     this.counters.add(COUNTER.sessionsOpen);
     this.counters.add(COUNTER.sessionsTotal);
+    this.#config.joined?.();
     const bytes = greeting(upstream, plan, key);
     channel.push(bytes, 0, bytes.length);
     channel.flush();

@@ -114,14 +114,17 @@ export class ReplyQueue {
     return false;
   }
 
-  /** Whether the end of COPY was sent; that of the oldest request. No Sync is sent in front of it (copying.ts). */
-  get copyEnds(): boolean {
+  /**
+   * Whether the server waits for the COPY data of the oldest request: nothing was sent behind it, neither its end nor what makes it
+   * fail, as any other request does. No Sync is sent in front of its end (copying.ts).
+   */
+  get copyWaits(): boolean {
     for (let i = 0; i < this.#length; i++) {
       const code = this.#at(i);
-      if (code === COPY_END) return true;
+      if (code === COPY_END) return false;
       if (code === SYNC) throw new ProtocolError("the server asks for COPY data where none was expected");
     }
-    return false;
+    return this.#length === 1;
   }
 
   #at(index: number): number {

@@ -194,14 +194,11 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     const lost: string[] = [];
     const wire = await startWire({
       listen: { host: HOST, port: 0 },
-      address,
-      jobId,
-      incarnation,
-      identity: job.identity(2),
       permit,
       log: silentLogger,
       lost: (why) => lost.push(why),
     });
+    wire.serve({ address, jobId, incarnation, identity: job.identity(2) });
     onTestFinished(() => wire.stop());
     await toOld.open();
     const client = new pg.Client({ host: HOST, port: wire.port, user: "x", database: "postgres" });

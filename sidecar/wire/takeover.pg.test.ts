@@ -197,23 +197,6 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
       return permit;
     };
 
-    test("INV-4: while it is closed a connection waits without a byte, and goes on after the raise", async () => {
-      const permit = new Permit();
-      const proxy = await serve(job, 1, { permit });
-      const held = "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'held'";
-      let connected = false;
-      const connecting = proxy.connect({ application_name: "held" }).then((client) => {
-        connected = true;
-        return client;
-      });
-      await systemClock.sleep(150);
-      expect(connected).toBe(false);
-      await until(admin, held);
-      permit.extend(systemClock.monoMs() + 60_000);
-      permit.open();
-      expect((await (await connecting).query("SELECT 1 AS one")).rows).toEqual([{ one: 1 }]);
-    });
-
     test("INV-5: past its deadline work is refused with LF002, simple and extended, and goes on once it is confirmed", async () => {
       const permit = unconfirmed();
       const proxy = await serve(job, 1, { permit });

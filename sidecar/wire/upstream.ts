@@ -52,12 +52,15 @@ export class NotAdmitted extends Error {
   readonly bytes: Buffer;
   /** The gate or the row refused: read the fence row before saying that the generation is over. */
   readonly byGate: boolean;
+  /** The row was read: ownership is over. */
+  readonly byLoss: boolean;
 
-  constructor(code: string, text: string, bytes: Buffer, options: { byGate?: boolean } = {}) {
+  constructor(code: string, text: string, bytes: Buffer, options: { byGate?: boolean; byLoss?: boolean } = {}) {
     super(text);
     this.code = code;
     this.bytes = bytes;
     this.byGate = options.byGate ?? false;
+    this.byLoss = options.byLoss ?? false;
   }
 }
 

@@ -1,10 +1,25 @@
 /** Who is told what about the end of a session, and when the row is looked at again. */
 import { expect, test } from "vitest";
+import type { FenceRow } from "../../fence/client.ts";
 import { ManualClock, settle } from "../../testing/clocks.ts";
-import { type Reading, type Verdict, verdictReader } from "./verdict.ts";
+import { lookAt, type Reading, type Verdict, verdictReader } from "./verdict.ts";
 
 const OURS: Verdict = { kind: "ours" };
 const OVER: Verdict = { kind: "superseded", generation: 8, holderName: "run-8", raisedAt: "" };
+
+const FENCE: FenceRow = {
+  jobId: 1,
+  generation: 7,
+  holder: "uid-7",
+  holderName: "run-7",
+  incarnation: "here",
+  presentIncarnation: "here",
+  issuer: "",
+  raisedAt: "",
+  closedAt: "",
+  witness: { counter: 3, nonce: "c" },
+  raising: false,
+};
 
 /** Each look is answered by hand. */
 class Looks {
@@ -67,4 +82,17 @@ test("who asks during a look gets the next one, which they share: the present on
   expect(await Promise.all(told)).toEqual([OURS, OVER, OVER]);
   expect(await looks.read(false)).toEqual(OVER); // a loss is final
   expect(looks.asked).toEqual([]);
+});
+
+test("a heartbeat that is confirmed while the row is read does not make it a database that was set back (INV-7)", async () => {
+  let witness = { counter: 3, nonce: "c" };
+  const identity = { fenceName: "billing/run", generation: 7, holder: "uid-7", holderName: "run-7" };
+  const raised = { identity, incarnation: "here", witness: () => witness };
+  const read = async (): Promise<FenceRow> => {
+    witness = { counter: 4, nonce: "d" };
+    return FENCE;
+  };
+  expect((await lookAt(read, raised)).verdict).toEqual(OURS);
+  // Known before, it must be there.
+  expect((await lookAt(async () => FENCE, raised)).verdict).toMatchObject({ kind: "incarnation" });
 });

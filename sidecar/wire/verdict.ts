@@ -48,7 +48,11 @@ export interface RaisedIdentity {
 
 /** A verdict function over `readFence`. */
 export function fenceVerdict(address: DatabaseAddress, raised: RaisedIdentity, clock: Clock): VerdictReader {
-  return verdictReader(() => readOnce(address, raised, clock), clock);
+  const { fenceName } = raised.identity;
+  return verdictReader(
+    () => lookAt(() => readFence(address, fenceName, { clock, timeoutMs: READ_MS_MAX }), raised),
+    clock,
+  );
 }
 
 /**
@@ -94,10 +98,13 @@ function shareTheNext<T>(run: () => Promise<T>): () => Promise<T> {
   };
 }
 
-async function readOnce(address: DatabaseAddress, raised: RaisedIdentity, clock: Clock): Promise<Reading> {
+/** Never rejects. */
+export async function lookAt(read: () => Promise<FenceRow | null>, raised: RaisedIdentity): Promise<Reading> {
+  // As of before the row was read: a heartbeat that is confirmed meanwhile need not be on it.
+  const witness = raised.witness?.();
   try {
-    const row = await readFence(address, raised.identity.fenceName, { clock, timeoutMs: READ_MS_MAX });
-    return { verdict: judge(row, raised), raising: row?.raising ?? false };
+    const row = await read();
+    return { verdict: judge(row, raised, witness), raising: row?.raising ?? false };
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
     return { verdict: { kind: "unknown", why }, raising: false };
@@ -111,7 +118,7 @@ function missing(known: Witness | undefined, present: Witness | null): string | 
   return `the same, set back to a time before heartbeat ${known.counter} of this generation`;
 }
 
-function judge(row: FenceRow | null, { identity, incarnation, witness }: RaisedIdentity): Verdict {
+function judge(row: FenceRow | null, { identity, incarnation }: RaisedIdentity, witness: Witness | undefined): Verdict {
   // We have raised it, and a fence is never deleted (INV-1): this is a server that was left behind before.
   if (!row) return { kind: "incarnation", recorded: incarnation, present: "one that does not know the job" };
   const { generation, holderName, raisedAt, presentIncarnation: present } = row;
@@ -121,7 +128,7 @@ function judge(row: FenceRow | null, { identity, incarnation, witness }: RaisedI
     return { kind: "incarnation", recorded: incarnation, present };
   }
   if (row.holder !== identity.holder) return { kind: "superseded", generation, holderName, raisedAt };
-  const setBack = missing(witness?.(), row.witness);
+  const setBack = missing(witness, row.witness);
   if (setBack !== undefined) return { kind: "incarnation", recorded: incarnation, present: setBack };
   if (row.closedAt) return { kind: "closed", closedAt: row.closedAt };
   return { kind: "ours" };

@@ -27,15 +27,11 @@ test("INV-7: a database that was set back admits no session of the generation, a
   const lost: string[] = [];
   const wire = await startWire({
     listen: { host: "127.0.0.1", port: 0 },
-    address: fenced.address,
-    jobId,
-    incarnation,
-    witness,
-    identity: job.identity(1),
     permit,
     log: silentLogger,
     lost: (why) => lost.push(why),
   });
+  wire.serve({ address: fenced.address, jobId, incarnation, witness, identity: job.identity(1) });
   await clients.connect(wire.port);
   // The database was set back to the raise since.
   wire.confirmed({ counter: 1, nonce: "n1" });

@@ -3,26 +3,22 @@
  * blocked loop here slows queries but cannot use a permit past its deadline.
  */
 import { parentPort, workerData } from "node:worker_threads";
-import type { DatabaseAddress, FenceIdentity } from "../../fence/database.ts";
 import type { Witness } from "../../fence/witness.ts";
 import { Permit } from "../../lease/permit.ts";
 import { systemClock } from "../../platform/clock.ts";
 import { jsonLogger } from "../../platform/log.ts";
 import { systemRandom } from "../../platform/random.ts";
+import type { RaisedGeneration } from "./admission.ts";
 import { Counters } from "./counters.ts";
+import type { WireError } from "./errors.ts";
 import type { ListenAddress } from "./listen.ts";
 import { type RunningProxy, startProxy } from "./proxy.ts";
-import { fenceVerdict, isLoss, sayVerdict } from "./verdict.ts";
+import { fenceVerdict, isLoss, sayVerdict, type VerdictReader } from "./verdict.ts";
 
 /** What the thread is started with. */
 export interface WorkerData {
   readonly listen: ListenAddress;
   readonly alsoListen: readonly ListenAddress[];
-  readonly address: DatabaseAddress;
-  readonly jobId: number;
-  readonly incarnation: string;
-  readonly witness: Witness | undefined;
-  readonly identity: FenceIdentity;
   readonly permitMemory: SharedArrayBuffer;
   readonly countersMemory: SharedArrayBuffer;
   readonly drainMs: number;
@@ -30,50 +26,62 @@ export interface WorkerData {
 
 /** From the main thread. */
 export type ToWorker =
-  | { readonly kind: "stop" }
+  | { readonly kind: "serve"; readonly raised: RaisedGeneration }
+  | { readonly kind: "refuse"; readonly why: WireError }
   /** A heartbeat was confirmed. */
-  | { readonly kind: "witness"; readonly witness: Witness };
+  | { readonly kind: "witness"; readonly witness: Witness }
+  | { readonly kind: "stop" };
 
 /** To the main thread. */
 export type FromWorker =
   | { readonly kind: "listening"; readonly port: number }
   | { readonly kind: "failed"; readonly why: string }
+  /** The first client is given its session. */
+  | { readonly kind: "joined" }
   /** The fence row names another generation: PostgreSQL knew it before the Lease did. */
   | { readonly kind: "lost"; readonly why: string };
 
 async function main(port: NonNullable<typeof parentPort>, data: WorkerData): Promise<void> {
+  const told = new Set<FromWorker["kind"]>();
   const post = (message: FromWorker): void => port.postMessage(message);
-  let { witness } = data;
+  // However often a client comes, or is refused for a loss, which is final.
+  const postOnce = (message: FromWorker): void => {
+    if (!told.has(message.kind)) post(message);
+    told.add(message.kind);
+  };
+  let witness: Witness | undefined;
   const confirmed = (): Witness | undefined => witness;
-  const read = fenceVerdict(data.address, { ...data, witness: confirmed }, systemClock);
   let proxy: RunningProxy;
   try {
     proxy = await startProxy({
       listen: data.listen,
       alsoListen: data.alsoListen,
-      address: data.address,
-      jobId: data.jobId,
-      incarnation: data.incarnation,
-      identity: data.identity,
-      witness: confirmed,
       drainMs: data.drainMs,
       permit: new Permit(data.permitMemory),
       counters: new Counters(data.countersMemory),
+      joined: () => postOnce({ kind: "joined" }),
       clock: systemClock,
       random: systemRandom,
       log: jsonLogger((line) => process.stderr.write(line), systemClock.wall, { component: "wire" }),
-      verdict: async (ended) => {
-        const verdict = await read(ended);
-        if (isLoss(verdict)) post({ kind: "lost", why: sayVerdict(verdict) });
-        return verdict;
-      },
     });
   } catch (error) {
     post({ kind: "failed", why: error instanceof Error ? error.message : String(error) });
     return;
   }
+  const serve = (raised: RaisedGeneration): void => {
+    witness = raised.witness;
+    const read = fenceVerdict(raised.address, { ...raised, witness: confirmed }, systemClock);
+    const verdict: VerdictReader = async (ended) => {
+      const verdict = await read(ended);
+      if (isLoss(verdict)) postOnce({ kind: "lost", why: sayVerdict(verdict) });
+      return verdict;
+    };
+    proxy.serve({ ...raised, confirmed, verdict });
+  };
   port.on("message", (message: ToWorker) => {
-    if (message.kind === "witness") witness = message.witness;
+    if (message.kind === "serve") serve(message.raised);
+    else if (message.kind === "refuse") proxy.refuse(message.why);
+    else if (message.kind === "witness") witness = message.witness;
     else void proxy.close().then(() => port.close());
   });
   post({ kind: "listening", port: proxy.port });

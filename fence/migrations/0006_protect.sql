@@ -30,6 +30,9 @@ BEGIN
         current_setting('transaction_isolation')),
       'Roll back, and make the entry the first statement of the transaction.');
   END IF;
+  IF _row.generation = _generation THEN
+    PERFORM fence.check_open(_row);
+  END IF;
   PERFORM fence.refuse('LF001', format('generation %s of FencedJob "%s" is over, or was never raised', _generation, coalesce(_row.name, _job::text)),
     CASE WHEN _row.generation > _generation
       THEN format('Pod %s raised the fence to generation %s at %s.', coalesce(_row.holder_name, _row.holder, 'unknown'),

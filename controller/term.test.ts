@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import type { Term } from "../lease/election.ts";
 import type { HttpClient, HttpRequest } from "../platform/http.ts";
-import { leadersClient } from "./leading.ts";
+import { clientDuring } from "./term.ts";
 
 const write: HttpRequest = { method: "PUT", path: "/x?y", timeoutMs: 1_000 };
 
-function aClient() {
+function aClient(term: Term) {
   const sent: HttpRequest[] = [];
   const inner = {
     request: (request: HttpRequest) => {
@@ -15,19 +15,11 @@ function aClient() {
       );
     },
   } as unknown as HttpClient;
-  const term = { present: null as Term | null };
-  return { sent, term, client: leadersClient(inner, () => term.present) };
+  return { sent, client: clientDuring(term, inner) };
 }
 
-test.each([
-  ["without a term", null],
-  [
-    "with a permit that has run out, though nobody has noticed (INV-5)",
-    { signal: new AbortController().signal, valid: () => false },
-  ],
-])("%s nothing is sent", async (_what, present) => {
-  const { sent, term, client } = aClient();
-  term.present = present;
+test("with a permit that has run out nothing is sent, though nobody has noticed", async () => {
+  const { sent, client } = aClient({ signal: new AbortController().signal, valid: () => false });
   await expect(client.request(write)).rejects.toMatchObject({
     kind: "aborted",
     sent: false,
@@ -40,9 +32,8 @@ test.each([
   ["the term", 0],
   ["the caller", 1],
 ])("what is under way ends with %s", async (_who, which) => {
-  const { sent, term, client } = aClient();
   const ends = [new AbortController(), new AbortController()] as const;
-  term.present = { signal: ends[0].signal, valid: () => true };
+  const { sent, client } = aClient({ signal: ends[0].signal, valid: () => true });
   const request = client.request({ ...write, signal: ends[1].signal });
   expect(sent).toHaveLength(1);
   ends[which]?.abort(new Error("over"));

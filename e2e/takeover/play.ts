@@ -1,0 +1,43 @@
+/** One scenario from its job to what it measured, with what holds for each. */
+import { expect } from "vitest";
+import type { Measured } from "./results.ts";
+import type { Scenario } from "./scenarios.ts";
+import type { Stage } from "./stage.ts";
+
+export async function play(stage: Stage, scenario: Scenario): Promise<Measured> {
+  const {
+    id,
+    job,
+    waitsForLease = false,
+    startsWhereItMayBeLost,
+    prepare,
+    act,
+    sinceLastRow,
+    reason,
+    verify,
+  } = scenario;
+  const asked = { ...(await job?.(stage)), waitsForLease, name: id };
+  const create = (): Promise<void> => stage.create(asked);
+  try {
+    await (startsWhereItMayBeLost ? stage.whereItMayBeLost(create) : create());
+    await stage.owner(id);
+    await prepare?.(stage, id);
+    const taken = await stage.takeover(id, act(stage, id), sinceLastRow ? "lastRow" : "cause");
+    // INV-3, in the order of commits.
+    expect(taken.staleRows).toBe(0);
+    expect(taken.reason).toBe(reason);
+    await verify?.(stage, id, taken);
+    const { takeoverMs, silentMs, staleRows } = taken;
+    return { id, takeoverMs, silentMs, staleRows };
+  } finally {
+    await stage.remove(id);
+  }
+}
+
+/** For people, at the end of a run. */
+export function tell(measured: readonly Measured[]): void {
+  const seconds = (ms: number): string => (ms / 1000).toFixed(2).padStart(6);
+  for (const { id, takeoverMs, silentMs } of measured) {
+    console.error(`${id.padEnd(22)} ${seconds(takeoverMs)} s, ${seconds(silentMs)} s without a write`);
+  }
+}
