@@ -30,6 +30,8 @@ export interface RaceOptions {
 const CLOSE_SHARE = 0.3;
 /** Of its time, for the raises that it needs. */
 const LONGER_MAX = 5;
+/** For each raise that succeeds: by a rate in time alone, a machine that raises slowly would never do it. */
+const KILLS_PER_RAISE_MAX = 3;
 
 export interface RaceOutcome extends CommitOrder {
   /** Transactions refused at the gate. */
@@ -211,13 +213,16 @@ class Race {
   /** Ends server sessions of raisers: they go on under the same nonce, or have lost. */
   async #killer(): Promise<void> {
     const admin = await this.#fenced.connectAdmin();
+    let kills = 0;
     while (this.#goesOn()) {
       await this.#pause(100, 1);
+      if (kills > KILLS_PER_RAISE_MAX * this.#raises) continue;
       const { rowCount } = await admin.query(
         `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
          WHERE application_name IN ('fencedjob raise', 'fencedjob close', 'fencedjob drain') ORDER BY (pid * $1::bigint) % 97 LIMIT 1`,
         [1 + this.#below(96)],
       );
+      kills += rowCount ?? 0;
       this.#seen.raisersKilled += rowCount ?? 0;
     }
   }
