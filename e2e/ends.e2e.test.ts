@@ -1,31 +1,15 @@
 /** INV-3 on real nodes where nobody follows: a job that has failed, or is gone, lets no generation in, wherever its pods still run. */
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { RESOURCES } from "../controller/kube/api.ts";
 import type { RawObject } from "../controller/kube/objects.ts";
 import { until } from "../testing/until.ts";
 import { cutNode } from "./cluster/faults.ts";
-import { openScene, type Scene, SETUP_MS_MAX } from "./scene.ts";
 import { STEP_MS_MAX, type Stage } from "./takeover/stage.ts";
-import { openStage } from "./takeover/stages.ts";
+import { inStage } from "./takeover/stages.ts";
 import { fenceRow, isTrue, keyOf } from "./takeover/steps.ts";
 
 const TEST_MS_MAX = 10 * 60_000;
-const NO_WAY = "only on the local node can pods reach a database that no node takes along, and nodes be lost";
-
-let scene: Scene;
-let stage: Stage | undefined;
-
-beforeAll(async () => {
-  scene = await openScene("ends");
-  stage = await openStage(scene);
-  await stage?.setUp();
-}, SETUP_MS_MAX);
-
-afterAll(async () => {
-  await stage?.tearDown();
-  await stage?.ledger.close();
-  await scene?.close();
-}, SETUP_MS_MAX);
+const stages = inStage("ends");
 
 /** Nothing was committed since, and the database says why: its fence is closed. */
 async function expectOver(stage: Stage, name: string, sinceMs: number): Promise<void> {
@@ -39,13 +23,13 @@ describe("a job that ends without a success", { timeout: TEST_MS_MAX }, () => {
   test("past its deadline: the application has its grace period, and Failed comes when the fence is closed", async ({
     skip,
   }) => {
-    if (!stage) return skip(NO_WAY);
+    const stage = stages.on(skip);
     const name = "late";
     await stage.create({ name, spec: { activeDeadlineSeconds: 10 }, onSigterm: 2_000 });
     const { pod, generation } = await stage.owner(name);
     expect((await isTrue(stage, name, "Failed")).reason).toBe("DeadlineExceeded");
     const endedMs = await stage.ledger.nowMs();
-    const { history, startTime, failing } = await scene.status(name);
+    const { history, startTime, failing } = await stage.scene.status(name);
     console.error(`past its deadline: failed ${seconds(endedMs - Date.parse(startTime ?? "") - 10_000)} after it`);
     // Not a closer's: its own sidecar has closed.
     expect(history).toMatchObject([{ pod, generation, reason: "DeadlineExceeded" }]);
@@ -57,9 +41,9 @@ describe("a job that ends without a success", { timeout: TEST_MS_MAX }, () => {
   test("past its deadline on a node that is cut off: a pod of its own closes behind it, and what still runs writes no more", async ({
     skip,
   }) => {
-    if (!stage) return skip(NO_WAY);
+    const here = stages.on(skip);
+    const { scene } = here;
     const name = "late-cut-off";
-    const here = stage;
     await here.whereItMayBeLost(() => here.create({ name, spec: { activeDeadlineSeconds: 20 }, waitsForLease: true }));
     const { since } = await here.owner(name);
     // So late that nobody follows it before the deadline.
@@ -87,7 +71,7 @@ describe("a job that ends without a success", { timeout: TEST_MS_MAX }, () => {
   test.for(["exit", "ignore"] as const)(
     "deleted in the foreground while its application would %s on SIGTERM: Kubernetes takes Lease, account and pods first, and the fence is closed",
     async (onSigterm, { skip }) => {
-      if (!stage) return skip(NO_WAY);
+      const stage = stages.on(skip);
       const name = `foreground-${onSigterm}`;
       await stage.create({ name, onSigterm });
       await stage.owner(name);
@@ -98,9 +82,9 @@ describe("a job that ends without a success", { timeout: TEST_MS_MAX }, () => {
   test("deleted in the foreground with its pod on a node that is cut off, which Kubernetes waits for: the fence is closed meanwhile", async ({
     skip,
   }) => {
-    if (!stage) return skip(NO_WAY);
+    const here = stages.on(skip);
+    const { scene } = here;
     const name = "foreground-cut-off";
-    const here = stage;
     await here.whereItMayBeLost(() => here.create({ name, waitsForLease: true }));
     await here.owner(name);
     const mend = await cutNode(here.goes);
@@ -112,21 +96,22 @@ describe("a job that ends without a success", { timeout: TEST_MS_MAX }, () => {
       await mend();
     }
     await until(() => scene.jobIsGone(name), STEP_MS_MAX);
-    await expectNoneLeftOpen();
+    await expectNoneLeftOpen(here);
   });
 });
 
 async function deleteInForeground(stage: Stage, name: string): Promise<void> {
+  const { scene } = stage;
   const startMs = performance.now();
   await scene.api.delete(RESOURCES.fencedJobs, keyOf(stage, name), { propagationPolicy: "Foreground" });
   await until(() => scene.jobIsGone(name), STEP_MS_MAX);
   const goneMs = await stage.ledger.nowMs();
   console.error(`${name}: gone after ${seconds(performance.now() - startMs)}`);
   await expectOver(stage, name, goneMs);
-  await expectNoneLeftOpen();
+  await expectNoneLeftOpen(stage);
 }
 
-async function expectNoneLeftOpen(): Promise<void> {
+async function expectNoneLeftOpen({ scene }: Stage): Promise<void> {
   const { items } = await scene.api.list<RawObject & { reason?: string }>(RESOURCES.events, {
     namespace: scene.namespace,
   });

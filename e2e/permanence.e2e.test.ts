@@ -2,50 +2,29 @@
  * INV-1, INV-8 on real nodes: what is taken away behind FencedJob's back, and the next owner's first write after it. Written down
  * as `takeover.e2e.test.ts` does (`FENCEDJOB_RECORD=1`).
  */
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { RESOURCES } from "../controller/kube/api.ts";
 import { postgresVersions } from "../testing/postgres.ts";
 import { until } from "../testing/until.ts";
-import { openScene, type Scene, SETUP_MS_MAX } from "./scene.ts";
 import { openLedger } from "./takeover/ledger.ts";
 import { CLUSTER, OBJECTS } from "./takeover/permanence.ts";
-import { play, tell } from "./takeover/play.ts";
 import { DATABASES } from "./takeover/restores.ts";
-import { type Measured, record } from "./takeover/results.ts";
 import { Stage } from "./takeover/stage.ts";
-import { inNamespace, openStage } from "./takeover/stages.ts";
-import { fenceRow, type PermanenceScenario } from "./takeover/steps.ts";
+import { inNamespace, inStage } from "./takeover/stages.ts";
+import { fenceRow, keyOf, type PermanenceScenario } from "./takeover/steps.ts";
 
-const NAMESPACE = "permanence";
 const OWN_NAMESPACE = "permanence-anew";
 const TEST_MS_MAX = 15 * 60_000;
-const NO_WAY = "only on the local node can pods reach a database of this machine";
-
-let scene: Scene;
-let stage: Stage | undefined;
-const measured: Measured[] = [];
-
-beforeAll(async () => {
-  scene = await openScene(NAMESPACE);
-  stage = await openStage(scene);
-  await stage?.putSecret();
-}, SETUP_MS_MAX);
-
-afterAll(async () => {
-  tell(measured);
-  if (process.env.FENCEDJOB_RECORD === "1" && measured.length) record(measured);
-  await stage?.ledger.close();
-  await scene?.close();
-}, SETUP_MS_MAX);
+const stages = inStage("permanence", { records: true });
 
 async function playHere(here: Stage, scenario: PermanenceScenario): Promise<void> {
   await here.putSecret();
-  measured.push(await play(here, scenario));
+  await stages.play(here, scenario);
 }
 
 describe("objects", { timeout: TEST_MS_MAX }, () => {
   test.for(OBJECTS)("$id: $cause", async (scenario, { skip }) => {
-    if (!stage) return skip(NO_WAY);
+    const stage = stages.on(skip);
     if (!scenario.ownNamespace) return playHere(stage, scenario);
     await inNamespace(stage, OWN_NAMESPACE, (here) => playHere(here, scenario));
   });
@@ -53,7 +32,7 @@ describe("objects", { timeout: TEST_MS_MAX }, () => {
 
 describe("databases", { timeout: TEST_MS_MAX }, () => {
   test.for(DATABASES)("$id: $cause", async (scenario, { skip }) => {
-    if (!stage) return skip(NO_WAY);
+    const { scene } = stages.on(skip);
     const { version = 18 } = scenario.database ?? {};
     skip(!postgresVersions().found.includes(version), `PostgreSQL ${version} is not installed`);
     const ledger = await openLedger(scene.cluster.hostAddress as string, scenario.database);
@@ -71,7 +50,7 @@ describe("no takeover", { timeout: TEST_MS_MAX }, () => {
   test("INV-1: the database crashes right after a raise, with synchronous_commit=off: the owner goes on, and nobody before it", async ({
     skip,
   }) => {
-    if (!stage) return skip(NO_WAY);
+    const { scene } = stages.on(skip);
     const name = "crash-of-database";
     const ledger = await openLedger(scene.cluster.hostAddress as string);
     try {
@@ -83,7 +62,7 @@ describe("no takeover", { timeout: TEST_MS_MAX }, () => {
       await here.create({ name });
       await here.owner(name);
       const first = (await scene.status(name)).owner;
-      await scene.api.delete(RESOURCES.pods, { namespace: NAMESPACE, name: first?.pod ?? "" });
+      await scene.api.delete(RESOURCES.pods, keyOf(here, first?.pod ?? ""));
       const { uid } = await scene.owner(name, 2, TEST_MS_MAX);
       await ledger.server.crash();
       const crashedMs = await ledger.nowMs();
@@ -101,7 +80,6 @@ describe("no takeover", { timeout: TEST_MS_MAX }, () => {
 // The last one: it takes everything back that the others did to the cluster since.
 describe("the cluster", { timeout: TEST_MS_MAX }, () => {
   test.for(CLUSTER)("$id: $cause", async (scenario, { skip }) => {
-    if (!stage) return skip(NO_WAY);
-    await playHere(stage, scenario);
+    await playHere(stages.on(skip), scenario);
   });
 });

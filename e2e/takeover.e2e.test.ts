@@ -2,50 +2,26 @@
  * Each way in which an owner is lost, on real nodes: the next one writes, nothing of the old one is committed after it, the
  * status says why, and the time it took is written down (`FENCEDJOB_RECORD=1`: into docs/takeover.md by `npm run generate`).
  */
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { RESOURCES } from "../controller/kube/api.ts";
 import { until } from "../testing/until.ts";
 import { killKubelet } from "./cluster/faults.ts";
-import { openScene, type Scene, SETUP_MS_MAX } from "./scene.ts";
-import { play, tell } from "./takeover/play.ts";
-import { type Measured, record } from "./takeover/results.ts";
 import { AFTER_THE_LEASE, AT_ONCE } from "./takeover/scenarios.ts";
-import type { Stage } from "./takeover/stage.ts";
-import { openStage } from "./takeover/stages.ts";
+import { inStage } from "./takeover/stages.ts";
+import { keyOf } from "./takeover/steps.ts";
 
-const NAMESPACE = "takeover";
 const TEST_MS_MAX = 15 * 60_000;
-const NO_WAY = "only on the local node can pods reach a database that no node takes along, and nodes be lost";
-
-let scene: Scene;
-let stage: Stage | undefined;
-const measured: Measured[] = [];
-
-beforeAll(async () => {
-  scene = await openScene(NAMESPACE);
-  stage = await openStage(scene);
-  await stage?.setUp();
-}, SETUP_MS_MAX);
-
-afterAll(async () => {
-  tell(measured);
-  if (process.env.FENCEDJOB_RECORD === "1" && measured.length) record(measured);
-  await stage?.tearDown();
-  await stage?.ledger.close();
-  await scene?.close();
-}, SETUP_MS_MAX);
+const stages = inStage("takeover", { records: true });
 
 describe("at once", { timeout: TEST_MS_MAX }, () => {
   test.for(AT_ONCE)("$id: $cause", async (scenario, { skip }) => {
-    if (!stage) return skip(NO_WAY);
-    measured.push(await play(stage, scenario));
+    await stages.play(stages.on(skip), scenario);
   });
 });
 
 describe.concurrent("after the lease", { timeout: TEST_MS_MAX }, () => {
   test.concurrent.for(AFTER_THE_LEASE)("$id: $cause", async (scenario, { skip }) => {
-    if (!stage) return skip(NO_WAY);
-    measured.push(await play(stage, scenario));
+    await stages.play(stages.on(skip), scenario);
   });
 });
 
@@ -53,8 +29,8 @@ describe("no takeover", { timeout: TEST_MS_MAX }, () => {
   test("D15: a kubelet that is dead does not make the owner one that is lost: it renews and writes on", async ({
     skip,
   }) => {
-    if (!stage) return skip(NO_WAY);
-    const { ledger } = stage;
+    const stage = stages.on(skip);
+    const { scene, ledger } = stage;
     await stage.create({ name: "kubelet-dead", waitsForLease: true });
     const owner = await stage.owner("kubelet-dead");
     const start = await killKubelet(owner.node ?? "");
@@ -79,11 +55,11 @@ describe("no takeover", { timeout: TEST_MS_MAX }, () => {
   test("an image that cannot be pulled: the job waits and says so, and goes on with the spec's next version", async ({
     skip,
   }) => {
-    if (!stage) return skip(NO_WAY);
+    const stage = stages.on(skip);
+    const { scene, ledger } = stage;
     const name = "never-pulled";
-    const { ledger } = stage;
     await stage.create({ name, container: { image: "localhost/nobody-has-this:1" } });
-    const key = { namespace: NAMESPACE, name };
+    const key = keyOf(stage, name);
     const words = await until(async () => {
       const owned = await scene.condition(name, "Owned");
       return /ErrImagePull|ImagePullBackOff/.test(owned?.message ?? "") ? owned?.message : null;
@@ -108,14 +84,15 @@ describe("no takeover", { timeout: TEST_MS_MAX }, () => {
   test("A05, C06: after SIGTERM the application writes on until it ends, and only then the Lease is given back", async ({
     skip,
   }) => {
-    if (!stage) return skip(NO_WAY);
+    const stage = stages.on(skip);
+    const { scene, ledger } = stage;
     const name = "finishes";
     const WRITES_ON_MS = 8_000;
     await stage.create({ name, onSigterm: WRITES_ON_MS, podSpec: { terminationGracePeriodSeconds: 30 } });
     const owner = await stage.owner(name);
-    const deletedMs = await stage.ledger.nowMs();
+    const deletedMs = await ledger.nowMs();
     const taken = await stage.takeover(name, async ({ pod }) => {
-      await scene.api.delete(RESOURCES.pods, { namespace: NAMESPACE, name: pod });
+      await scene.api.delete(RESOURCES.pods, keyOf(stage, pod));
     });
     expect(taken.from.uid).toBe(owner.uid);
     expect(taken.from.lastMs - deletedMs).toBeGreaterThan(WRITES_ON_MS - 1_000);

@@ -33,11 +33,3 @@ export async function play(stage: Stage, scenario: Scenario): Promise<Measured> 
     await stage.remove(id);
   }
 }
-
-/** For people, at the end of a run. */
-export function tell(measured: readonly Measured[]): void {
-  const seconds = (ms: number): string => (ms / 1000).toFixed(2).padStart(6);
-  for (const { id, takeoverMs, silentMs } of measured) {
-    console.error(`${id.padEnd(22)} ${seconds(takeoverMs)} s, ${seconds(silentMs)} s without a write`);
-  }
-}
