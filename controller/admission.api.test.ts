@@ -1,6 +1,8 @@
 /** What a real API server and the controller let in, what they refuse and how it is told, and what a job's pods may do. */
+import { once } from "node:events";
 import { readFileSync } from "node:fs";
-import { describe, expect, test } from "vitest";
+import { type AddressInfo, createServer } from "node:net";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { ControllerScene } from "../testing/controllerscene.ts";
 import { inScene } from "../testing/inscene.ts";
 import { CRD_FILE } from "../testing/jobserver.ts";
@@ -95,6 +97,44 @@ describe("what is wrong is said, and stops nobody else", () => {
     });
     expect(words).toContain(reason);
     expect((await scene.status("wrong")).attempt).toBe(0);
+  });
+
+  test("a webhook that never answers holds up the jobs whose pods it is asked for, and no others", async () => {
+    const hole = createServer().listen(0, "127.0.0.1");
+    onTestFinished(() => void hole.close());
+    await once(hole, "listening");
+    const { port } = hole.address() as AddressInfo;
+    const webhook = {
+      name: "silent.example.com",
+      clientConfig: { url: `https://127.0.0.1:${port}` },
+      rules: [{ apiGroups: [""], apiVersions: ["v1"], operations: ["CREATE"], resources: ["pods"] }],
+      objectSelector: { matchLabels: { asks: "silent" } },
+      admissionReviewVersions: ["v1"],
+      sideEffects: "None",
+      timeoutSeconds: 30,
+    };
+    const configuration = {
+      apiVersion: "admissionregistration.k8s.io/v1",
+      kind: "ValidatingWebhookConfiguration",
+      metadata: { name: "silent" },
+      webhooks: [webhook],
+    };
+    await scene.jobs.server.kubectl(["apply", "-f", "-"], JSON.stringify(configuration));
+    onTestFinished(async () => {
+      await scene.jobs.server.kubectl(["delete", "validatingwebhookconfiguration", "silent"]);
+    });
+    const hanging = Array.from({ length: 12 }, (_, i) => `hangs-${i}`);
+    const template = { metadata: { labels: { asks: "silent" } }, spec: { containers: [{ name: "app", image: "x" }] } };
+    for (const name of hanging) await scene.create(name, { template });
+    await scene.create("right");
+    await scene.controller();
+    await scene.podIs("right-1", "Pending");
+    expect(await scene.owned("right", "right-1")).toBe(1);
+    // One worker after the other would have waited for each of them.
+    const told = await Promise.all(hanging.map((name) => scene.condition(name, "Admitted")));
+    expect(told).toContain(undefined);
+    // Each is told of in the end.
+    await until(async () => (await scene.condition("hangs-0", "Admitted"))?.reason === "AdmissionUnavailable");
   });
 
   test("a template that is mended is taken up", async () => {

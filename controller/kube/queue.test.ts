@@ -62,6 +62,23 @@ describe("the work queue", () => {
     expect(keys()).toEqual(["a", "b", "c"]);
   });
 
+  test("a run that hangs lends its place to the next after a second, up to a bound, and takes it back when it ends", async () => {
+    const { runs, reconcile, keys } = heldRuns();
+    const { clock, queue } = queueOf(reconcile);
+    queue.start();
+    for (let i = 0; i < 200; i++) queue.add(`hangs-${i}`);
+    await clock.advance(999);
+    expect(keys()).toHaveLength(2);
+    await clock.advance(1);
+    expect(keys()).toHaveLength(4);
+    await clock.advance(40_000);
+    expect(queue.depth()).toMatchObject({ running: 2 + 64 });
+    for (const { end } of runs.splice(0, 10)) end();
+    await settle();
+    // The two workers' own, beside those that still hang.
+    expect(queue.depth()).toMatchObject({ running: 2 + 56 });
+  });
+
   test("never runs a key twice at once: what is added meanwhile runs once more after it", async () => {
     const { runs, reconcile, keys } = heldRuns();
     const { queue } = queueOf(reconcile);

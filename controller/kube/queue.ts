@@ -4,6 +4,9 @@
  * Does NOT remember why a key was added: whoever reconciles looks at the present state and decides anew, also whether it
  * wants to be called again. A key is worked on by one worker at a time, and waits once however often it is added.
  *
+ * A run that waits lends its place: calls that hang, such as those that a webhook of one namespace never answers, hold up that
+ * key and no other one.
+ *
  * A failed key comes back after a growing delay. While it fails, an event brings it forward to at most one run per
  * `FAILING_MS_MIN`: a reconcile that writes and then fails would else drive itself in circles.
  */
@@ -27,6 +30,7 @@ export type Reconcile = (key: string, signal: AbortSignal) => Promise<Outcome>;
 
 export interface QueueOptions {
   reconcile: Reconcile;
+  /** Runs at once, beside those that wait for somebody. */
   workers: number;
   clock: Clock;
   random: Random;
@@ -41,6 +45,10 @@ export interface QueueOptions {
 const BACKOFF_MS = { min: 50, max: 60_000 };
 const RUN_MS_MAX = 60_000;
 const FAILING_MS_MIN = 1000;
+/** A run of which as much has passed waits for somebody; most take some ten milliseconds. */
+const SLOW_MS = 1000;
+/** Beyond the workers: what waits costs memory, and a place in the API server's own queues. */
+const SLOW_RUNS_MAX = 64;
 /** What an aborted run gets to notice. */
 const ABORTED_MS = 1000;
 
@@ -50,6 +58,8 @@ export class WorkQueue {
   readonly #options: QueueOptions;
   readonly #ready = new Set<string>();
   readonly #running = new Set<string>();
+  /** Of those that run. */
+  readonly #slow = new Set<string>();
   /** Added while they ran. */
   readonly #again = new Set<string>();
   readonly #waiting = new Map<string, { dueMs: number; cancel: () => void }>();
@@ -135,7 +145,8 @@ export class WorkQueue {
 
   #pump(): void {
     for (const key of this.#ready) {
-      if (this.#state !== "started" || this.#running.size >= this.#options.workers) return;
+      const lent = Math.min(this.#slow.size, SLOW_RUNS_MAX);
+      if (this.#state !== "started" || this.#running.size >= this.#options.workers + lent) return;
       this.#ready.delete(key);
       this.#running.add(key);
       void this.#run(key);
@@ -143,7 +154,13 @@ export class WorkQueue {
   }
 
   async #run(key: string): Promise<void> {
+    const cancel = this.#options.clock.after(SLOW_MS, () => {
+      this.#slow.add(key);
+      this.#pump();
+    });
     const delayMs = await this.#reconcile(key);
+    cancel();
+    this.#slow.delete(key);
     this.#running.delete(key);
     if (this.#running.size === 0) this.#idle();
     if (delayMs !== undefined) this.addAfter(key, delayMs);
