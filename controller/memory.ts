@@ -10,6 +10,8 @@ export interface Memory {
   /** Of the FencedJob that the rest is about: one that is created anew under the same name is another one. */
   uid?: string;
   observation?: Observation;
+  /** Fingerprint of the Lease that the watch showed when the API server had another already. */
+  leaseBehind?: string;
   /** What we wrote last, while the watch still shows one of the versions that it supersedes. */
   written?: { supersedes: Set<string>; job: FencedJob; atMs: number };
   /** Null: to be tried again. */

@@ -126,6 +126,17 @@ test("a watch of the Lease that fell silent takes nothing from an owner that ren
   expect(world.status()).toMatchObject({ generation: 1, owner: { pod: "run-1" }, attempt: 1 });
 });
 
+test("INV-11: an owner that is lost behind a watch of the Lease that fell silent is succeeded in time", async () => {
+  const { world, controller } = aCluster();
+  await live(world, controller, 20);
+  controller.stalledUntilMs.leases = Number.POSITIVE_INFINITY;
+  await live(world, controller, 20);
+  expect(world.status()).toMatchObject({ generation: 1, owner: { pod: "run-1" } });
+  for (const sidecar of world.sidecars.values()) sidecar.frozenUntilMs = Number.POSITIVE_INFINITY;
+  await live(world, controller, 25);
+  expect(world.status()).toMatchObject({ generation: 2, owner: { pod: "run-2" } });
+});
+
 test("an outage of the API server costs no owner its job, also with a standby at hand", async () => {
   const { world, controller } = aCluster({ standbys: { count: 1 } });
   const pass = async (turns: number, outage: boolean): Promise<void> => {

@@ -5,7 +5,7 @@
  * Time for which the API server gave no answer does not count as unchanged (`sight`). So whoever stands by looks as often as
  * whoever leads: else its first look would find that nobody had, and an owner would be given its time again.
  */
-import { observe, sight, unchangedMs } from "../lease/observe.ts";
+import { fingerprintOf, observe, sight, unchangedMs } from "../lease/observe.ts";
 import { isOurs, type LeaseRecord, type RawLease, readLease } from "../lease/record.ts";
 import type { Clock } from "../platform/clock.ts";
 import { type FencedJobSpec, readSpec } from "./api/spec.ts";
@@ -60,6 +60,8 @@ export class LeaseSight {
   ): Promise<LeaseRecord | null> {
     const cached = this.#parts.leases.get(key);
     const record = cached ? readLease(cached) : null;
+    // No news: it would begin the observation of the present one anew, at each look.
+    if (record && fingerprintOf(record) === memory.leaseBehind) return await this.live(key, owner, memory, spec);
     if (record) memory.observation = observe(memory.observation, record, this.#parts.clock.monoMs());
     // Without an owner a Lease that the watch does not show may still be there: somebody else's, without our label.
     if (owner ? this.#isHeld(record, owner, memory, spec) : record || !candidates.length) return record;
@@ -77,6 +79,9 @@ export class LeaseSight {
     const raw = await ifThere(this.#parts.api.get<RawLease & KubeObject>(RESOURCES.leases, { namespace, name }));
     const live = raw && readLease(raw);
     if (!live) return null;
+    const cached = this.#parts.leases.get(key);
+    const shown = cached && fingerprintOf(readLease(cached));
+    if (shown && shown !== fingerprintOf(live)) memory.leaseBehind = shown;
     const held = owner && spec && isOurs(live, { holder: owner.uid, generation: owner.generation });
     const gapMs = held ? overdueMsOf(owner, spec) + SIGHT_DELAY_MS : Number.POSITIVE_INFINITY;
     memory.observation = sight(memory.observation, live, this.#parts.clock.monoMs(), gapMs);
