@@ -91,6 +91,16 @@ export function templateProblem(spec: FencedJobSpec): { reason: Reason; message:
         "spec.template.spec.hostNetwork is true: the proxy's port would be open to everything on the node. Remove it",
     };
   }
+  const { volumes, initContainers } = pod;
+  const environments = [...list(pod.containers), ...list(initContainers)].map((container) => container?.env);
+  const empty = Object.entries({ volumes, initContainers, env: environments.flatMap(list) }).find(([, items]) =>
+    list(items).some((item) => item === null),
+  );
+  if (empty)
+    return {
+      reason: "InvalidTemplate",
+      message: `spec.template.spec has an empty item in ${empty[0]}. Fill it, or remove its dash`,
+    };
   const containers = [...list(pod.containers), ...list(pod.initContainers)];
   const taken = containers.find(({ name }) => name === SIDECAR_NAME);
   if (taken)

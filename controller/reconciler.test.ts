@@ -82,6 +82,26 @@ test.each([
   expect(conditionOf(world, "Admitted")?.status).toBe("True");
 });
 
+test.each([
+  ["volumes", { volumes: [null] }],
+  ["initContainers", { initContainers: [{ name: "migrate" }, null] }],
+  ["env", { containers: [{ name: "app", image: "x", env: [null] }] }],
+])(
+  "a dash without an item in %s is a condition, and keeps nobody from following an owner (D04)",
+  async (where, slip) => {
+    const { world, controller } = aCluster();
+    await live(world, controller, 10);
+    const job = world.job() as Stored;
+    const template = { spec: { ...SPEC.template.spec, ...slip } };
+    world.put("fencedjobs", { ...job, metadata: { ...job.metadata, generation: 2 }, spec: { ...SPEC, template } });
+    world.podIs(world.objects.pods.get("run-1") as Stored, "Succeeded", false);
+    await turn(world, controller);
+    expect(conditionOf(world, "Admitted")).toMatchObject({ status: "False", reason: "InvalidTemplate" });
+    expect(conditionOf(world, "Admitted")?.message).toContain(where);
+    expect(conditionOf(world, "Complete")?.status).toBe("True");
+  },
+);
+
 test("a webhook that takes no part in dry runs does not keep the job from running", async () => {
   const { world, controller } = aCluster();
   refusePods(world, 400, 'admission webhook "x" does not support dry run', true);
