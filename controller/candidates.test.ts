@@ -121,6 +121,15 @@ test("standbys that fail at once beside a healthy owner back off too", () => {
   expect(later.actions).toEqual([{ kind: "createPod", attempt: 3, closer: false, closes: [] }]);
 });
 
+test("a candidate that was evicted has not failed: backoffLimit 0 still runs the job (D14)", () => {
+  const status = { attempt: 1, candidates: [{ attempt: 1, pod: "run-1" }] };
+  const pods = [aPod(1, { phase: "Failed", leaving: "Evicted" })];
+  const plan = decide(aSnapshot({ spec: aSpec({ backoffLimit: 0 }), status, pods }));
+  expect(plan.status).toMatchObject({ failures: 0, candidates: [{ pod: "run-2" }] });
+  expect(condition(plan, "Failed")?.status).toBe("False");
+  expect(plan.events).toMatchObject([{ type: "Warning", reason: "Evicted" }]);
+});
+
 test("a wall clock that was set back delays nothing for longer than the backoff", () => {
   const status = { attempt: 1, failures: 2, lastFailureTime: "2027-11-29T13:00:00Z" };
   const plan = decide(aSnapshot({ status }));

@@ -32,7 +32,7 @@ export function candidatesWanted(draft: Draft, spec: FencedJobSpec, state: Owner
   return status.candidates.length;
 }
 
-/** Candidates that can no longer be granted leave the list; one that ended by itself counts as a failure. */
+/** Candidates that can no longer be granted leave the list; one that ended by itself, and was not taken away, counts as a failure. */
 export function dropLostCandidates(draft: Draft, closing: boolean): void {
   const { status, snapshot } = draft;
   status.candidates = status.candidates.filter(({ attempt, pod: name, closes = false }) => {
@@ -51,19 +51,24 @@ export function dropLostCandidates(draft: Draft, closing: boolean): void {
     }
     // Made anew from the present spec, if it can be: the change may be what it waits for.
     if (isAlive(pod)) return !pod.deleting && !(pod.outdated && (closes || isAdmitted(snapshot)));
-    if (closes) closerFailed(draft);
-    else {
-      status.failures += 1;
-      status.lastFailureTime = draft.wall;
-    }
-    const hint = pod.startedEarly ? `. ${MUST_WAIT}` : "";
-    draft.event(
-      "Warning",
-      "PodFailed",
-      `candidate ${name} ended before it was granted anything: ${pod.failure || pod.phase}${hint}`,
-    );
+    candidateEnded(draft, pod, closes);
     return false;
   });
+}
+
+function candidateEnded(draft: Draft, pod: PodView, closes: boolean): void {
+  const { status, wall } = draft;
+  if (closes) closerFailed(draft);
+  else if (!pod.leaving) {
+    status.failures += 1;
+    status.lastFailureTime = wall;
+  }
+  const hint = pod.startedEarly ? `. ${MUST_WAIT}` : "";
+  draft.event(
+    "Warning",
+    pod.leaving ?? "PodFailed",
+    `candidate ${pod.name} ended before it was granted anything: ${pod.failure || pod.phase}${hint}`,
+  );
 }
 
 export function keepCandidates(draft: Draft, atMost: number, closes = false): void {
