@@ -76,6 +76,15 @@ test("a candidate that is no longer needed is deleted when the owner renews agai
   expect(plan.actions).toEqual([{ kind: "deletePod", pod: "run-2", uid: "uid-2" }]);
 });
 
+test("of two candidates the one that is ready is kept, though the other one is older: fewer standbys cost no takeover", () => {
+  const candidates = [2, 3].map((attempt) => ({ attempt, pod: `run-${attempt}` }));
+  const status = { generation: 1, attempt: 3, candidates };
+  const pods = [aPod(2, { sidecarRunning: false, waitingFor: "scheduling" }), aPod(3)];
+  const plan = decide(aSnapshot({ status, pods, lease: aLease(1, 1, { holder: null }) }));
+  expect(plan.status).toMatchObject({ generation: 2, owner: { pod: "run-3" }, candidates: [] });
+  expect(plan.actions).toEqual([{ kind: "grant" }, { kind: "deletePod", pod: "run-2", uid: "uid-2" }]);
+});
+
 test("a first failure is succeeded at once, the next ones back off exponentially and end at backoffLimit", () => {
   const first = decide(aSnapshot({ status: owned(), pods: [aPod(1, { phase: "Failed" })], lease: aLease(1, 1) }));
   expect(kinds(first)).toEqual(["createPod"]);

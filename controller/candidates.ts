@@ -79,7 +79,11 @@ export function keepCandidates(draft: Draft, atMost: number, closes = false): vo
     status.candidates = status.candidates.filter(({ pod }) => snapshot.pods.some(({ name }) => name === pod));
     wanted = Math.min(atMost, status.candidates.length);
   }
-  // The newest go first: an older candidate is likelier to be ready.
+  // Those that are not ready go first, and of both the newest: an older candidate is likelier to be ready.
+  if (status.candidates.length > wanted) {
+    const ready = new Set(snapshot.pods.filter(isReady).map(({ name }) => name));
+    status.candidates.sort((a, b) => Number(ready.has(b.pod)) - Number(ready.has(a.pod)));
+  }
   status.candidates = status.candidates.slice(0, wanted);
   while (status.candidates.length < wanted) {
     status.attempt += 1;
@@ -102,11 +106,11 @@ export function keepCandidates(draft: Draft, atMost: number, closes = false): vo
  */
 export function readyCandidate(draft: Draft): PodView | undefined {
   const { pods } = draft.snapshot;
-  const ready = draft.status.candidates
-    .flatMap(({ pod }) => pods.filter(({ name }) => name === pod))
-    .filter((pod) => pod.sidecarRunning && !pod.deleting && !pod.applicationEnded && isAlive(pod));
+  const ready = draft.status.candidates.flatMap(({ pod }) => pods.filter(({ name }) => name === pod)).filter(isReady);
   return ready.find(({ applicationRuns }) => applicationRuns) ?? ready.find(({ trouble }) => !trouble) ?? ready[0];
 }
+
+const isReady = (pod: PodView): boolean => pod.sidecarRunning && !pod.deleting && !pod.applicationEnded && isAlive(pod);
 
 /** Surplus candidates, superseded pods after their time, and ended pods beyond those kept for their logs. */
 export function collectPods(draft: Draft): void {
