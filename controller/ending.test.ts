@@ -148,3 +148,20 @@ test("the active deadline does not run while the job is suspended", () => {
   expect(granted.status).toMatchObject({ owner: { pod: "run-2" }, startTime: "2026-11-29T13:00:00Z" });
   expect(granted.status.completionTime).toBeUndefined();
 });
+
+test("the active deadline counts anew for an owner that is resumed before it was stopped", () => {
+  const at = (status: object, suspend: boolean, wallMs = WALL_MS): Plan =>
+    decide(
+      aSnapshot({
+        spec: aSpec({ activeDeadlineSeconds: 60, suspend }),
+        status,
+        pods: [aPod(1)],
+        lease: aLease(1, 1),
+        wallMs,
+      }),
+    );
+  const suspended = at(owned({ startTime: "2026-11-29T12:59:30Z" }), true);
+  const resumed = at(suspended.status, false);
+  expect(resumed.status).toMatchObject({ owner: { generation: 1 }, startTime: "2026-11-29T13:00:00Z" });
+  expect(at(resumed.status, false, WALL_MS + 60_000).status.failing?.reason).toBe("DeadlineExceeded");
+});

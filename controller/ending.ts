@@ -108,7 +108,10 @@ export const isDecided = ({ completionTime, failing }: FencedJobStatus): boolean
 
 export function deadlines(draft: Draft, spec: FencedJobSpec): void {
   const { status, snapshot } = draft;
-  if (isDecided(status) || spec.activeDeadlineSeconds === undefined || !status.startTime) return;
+  if (isDecided(status)) return;
+  // Resumed before it was stopped: from now on, as with a Job.
+  if (status.owner) status.startTime ??= draft.wall;
+  if (spec.activeDeadlineSeconds === undefined || !status.startTime) return;
   const leftMs = wallMsOf(status.startTime) + spec.activeDeadlineSeconds * 1000 - snapshot.wallMs;
   if (leftMs > 0) return draft.lookAgainIn(leftMs);
   fail(draft, "DeadlineExceeded", `the job ran longer than ${spec.activeDeadlineSeconds} s`);
