@@ -184,6 +184,12 @@ test("a floor that would use up the numbers is not believed", () => {
   expect(decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease })).status.generation).toBe(1);
 });
 
+test("… and each pod that it refuses has failed: with the same number for ever they would be made anew without a pause", () => {
+  const lease = aLease(1, 1, { report: failureReport({ code: "LF001", final: true, floor: 3_000_000 }) });
+  const { status } = decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease }));
+  expect(status).toMatchObject({ failures: 1, history: [{ reason: "RaiseRefused" }] });
+});
+
 test("INV-7: a candidate that an edited Lease names is not granted anything any more: it is replaced", () => {
   const status = { generation: 1, attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] };
   const plan = decide(aSnapshot({ status, pods: [aPod(2)], lease: aLease(2, 5), leaseRemainingMs: 0 }));

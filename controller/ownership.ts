@@ -165,7 +165,7 @@ function refusedEnd(
   const raised = fences.some((fence) => fence.database === database && fence.generation === owner.generation);
   // Our count was behind the database (a FencedJob made anew under its name, a restore), or edited: that says nothing about the
   // work. Once raised and then refused it counts, so that two issuers do not fight without an end.
-  const behind = !raised && floor !== null && (floor >= owner.generation || isAbsurd(owner, [floor], null));
+  const behind = !raised && floor !== null && (isFloor(floor, owner.generation) || isAbsurd(owner, [floor], null));
   return { reason: "RaiseRefused", outcome: behind ? "superseded" : "failure", message: `${database}: ${message}` };
 }
 
@@ -179,6 +179,11 @@ export function issuedGeneration({ generation, owner, history }: FencedJobStatus
   const isOwn = owner !== undefined && report?.generation === owner.generation;
   if (!isOwn || !isAbsurd(owner, floors, report)) return Math.max(generation, floor);
   return Math.max(floor, ...history.map((past) => past.generation).filter((one) => one - floor <= GENERATION_JUMP_MAX));
+}
+
+/** The next generation is above it: one that is not believed would refuse every next pod, too. */
+function isFloor(floor: number, generation: number): boolean {
+  return floor >= generation && floor - generation <= GENERATION_JUMP_MAX;
 }
 
 /** Refused everywhere for being too far above the fence: it was accepted by nobody, ever. */
