@@ -205,6 +205,28 @@ test("a full quota is no fault of the template: what is there keeps its place, a
   );
 });
 
+test("a quota that has no room for the role of a job's pods is told, and the role is made once there is room", async () => {
+  const { world, controller } = aCluster();
+  const applied: string[] = [];
+  let full = true;
+  world.api.apply = async (resource, object) => {
+    const { plural } = resource as { plural: string };
+    if (full && plural === "roles") throw new ApiError("apply", 403, { message: "exceeded quota: roles" });
+    applied.push(plural);
+    return object;
+  };
+  await live(world, controller, 5);
+  expect(conditionOf(world, "Admitted")).toMatchObject({
+    status: "False",
+    message: expect.stringContaining("exceeded quota: roles"),
+  });
+  expect(world.objects.pods.size).toBe(0);
+  full = false;
+  await live(world, controller, 60);
+  expect(applied).toContain("rolebindings");
+  expect(world.status()).toMatchObject({ generation: 1, owner: { pod: "run-1" } });
+});
+
 test("INV-11: a webhook that is down when a standby is lost costs the other one nothing, and it takes over", async () => {
   const { world, controller } = aCluster({ standbys: { count: 2 } });
   await live(world, controller, 20);

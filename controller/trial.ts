@@ -22,8 +22,10 @@ export async function tryPod(
   meta: JobMeta,
   spec: FencedJobSpec,
 ): Promise<TemplateVerdict> {
+  let accountMade = false;
   try {
     await ensureAccount(api, meta, spec);
+    accountMade = true;
     const pod = buildPod({ meta, spec, sidecar, issuer }, 0);
     await api.create(RESOURCES.pods, pod as unknown as KubeObject, { dryRun: true, fieldValidation: "Strict" });
     return { ok: true };
@@ -31,7 +33,7 @@ export async function tryPod(
     // What cannot be tried is told by the first real pod.
     if (isAlreadyExists(error) || isDryRunUnsupported(error)) return { ok: true };
     // It may be full of this very job's pods, which a refused template would cost their place.
-    if (isQuotaExceeded(error)) return { ok: true };
+    if (accountMade && isQuotaExceeded(error)) return { ok: true };
     const { message } = error as Error;
     if (isInvalid(error) || isForbidden(error)) return { ok: false, reason: "InvalidTemplate", message };
     // An owner is followed meanwhile: a webhook that is down, or hangs, must not keep its end from being seen.
