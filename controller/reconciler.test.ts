@@ -253,6 +253,24 @@ test("a standby that cannot be created does not keep an owner's silence from bei
   expect(world.status()).toMatchObject({ generation: 2, owner: { pod: "run-2" } });
 });
 
+test("a webhook that hangs at each standby's creation holds up no takeover, and its own job for one answer at most", async () => {
+  const { world, controller } = aCluster({ standbys: { count: 3 } });
+  await live(world, controller, 20);
+  const { create } = world.api;
+  const asked: string[] = [];
+  world.api.create = async (resource, object, options = {}) => {
+    if (resource.plural !== "pods" || options.dryRun) return create(resource, object, options);
+    world.nowMs += 10_000;
+    asked.push(
+      `${object.metadata.name} with owner ${world.lease()?.metadata.annotations?.["fencedjob.dev/holder-pod"]}`,
+    );
+    throw new ApiError("create", 500, { message: "failed calling webhook" });
+  };
+  for (const lost of ["run-1", "run-3", "run-4"]) world.drop("pods", lost);
+  await turn(world, controller);
+  expect(asked).toEqual(["run-3 with owner run-2"]);
+});
+
 test("the first pod that a controller makes of a job has its rights corrected, though the template was accepted before its time", async () => {
   const { world, controller } = aCluster();
   await turn(world, controller);

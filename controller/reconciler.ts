@@ -55,7 +55,7 @@ export class Reconciler {
     return Number.isFinite(ms) ? { kind: "requeueAfter", ms } : { kind: "done" };
   };
 
-  /** Returns what failed behind the write of the status; each action is tried. */
+  /** Returns what failed behind the write of the status; each action is tried, but no second creation behind one that failed. */
   async #apply(job: FencedJob, snapshot: Snapshot, plan: Plan, memory: Memory): Promise<unknown[]> {
     const { api, clock, events } = this.#parts;
     const status = JSON.parse(JSON.stringify(plan.status));
@@ -74,15 +74,24 @@ export class Reconciler {
       events.record(job as unknown as KubeObject, { type, reason, action: "Reconcile", note: message });
     }
     const failed: unknown[] = [];
-    for (const action of plan.actions) {
+    let creates = true;
+    for (const action of inOrder(plan.actions)) {
+      if (action.kind === "createPod" && !creates) continue;
       try {
         await this.#actor.act(action, { job, snapshot, plan, memory });
       } catch (error) {
         failed.push(error);
+        creates &&= action.kind !== "createPod";
       }
     }
     return failed;
   }
+}
+
+/** Creations last: a webhook may hang at each of them, and a grant does not wait for standbys. */
+function inOrder(actions: Plan["actions"]): Plan["actions"] {
+  const creates = ({ kind }: Plan["actions"][number]): number => Number(kind === "createPod");
+  return [...actions].sort((a, b) => creates(a) - creates(b));
 }
 
 /**
