@@ -90,10 +90,12 @@ export function keepCandidates(draft: Draft, atMost: number, closes = false): vo
     const pod = `${snapshot.job.name}-${status.attempt}`;
     status.candidates.push({ attempt: status.attempt, pod, ...(closes && { closes }) });
   }
-  const inSpec = snapshot.spec.ok ? snapshot.spec.spec.databases.map(({ name }) => name) : [];
-  const open = status.fences.flatMap(({ database, secretName, closed }) =>
-    closed || !secretName || (!closes && inSpec.includes(database)) ? [] : [{ database, secretName }],
-  );
+  const databases = snapshot.spec.ok ? snapshot.spec.spec.databases : [];
+  const open = status.fences.flatMap(({ database, closed, ...fence }) => {
+    const inSpec = databases.find(({ name }) => name === database);
+    const secretName = fence.secretName ?? inSpec?.secretName;
+    return closed || !secretName || (!closes && inSpec) ? [] : [{ database, secretName }];
+  });
   for (const { attempt, pod } of status.candidates) {
     if (snapshot.pods.some(({ name }) => name === pod)) continue;
     draft.actions.push({ kind: "createPod", attempt, closer: closes, closes: open });

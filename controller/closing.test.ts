@@ -65,6 +65,13 @@ test("what an owner's sidecar has closed at its end needs no closer", () => {
   expect(kinds(after(deleted))).toEqual(["removeFinalizer"]);
 });
 
+test("INV-3: a fence whose Secret the status does not know is closed with that of the spec", () => {
+  const { secretName, ...unknown } = aFence();
+  const plan = decide(aSnapshot({ spec: suspended, status: ended("PodGone", unknown) }));
+  const closes = [{ database: "ledger", secretName }];
+  expect(plan.actions).toEqual([{ kind: "createPod", attempt: 2, closer: true, closes }]);
+});
+
 test("INV-9: the report of another generation closes nothing", () => {
   const status = { generation: 2, attempt: 2, fences: [aFence({ generation: 2 })], history: [past("PodGone", 2)] };
   const lease = aLease(1, 1, { holder: null, report: report(true) });
