@@ -139,6 +139,11 @@ export class Campaign {
       ? api.replace(granted, timing.requestTimeoutMs)
       : api.create(granted, timing.requestTimeoutMs));
     if (answer.kind === "ok") return this.#won(grant, answer.lease);
+    // Not what was to be made is missing, but where: nobody was faster.
+    if (!raw && answer.kind === "notFound") {
+      const message = `there is no namespace ${lease.namespace}`;
+      return this.#notDone("claimed", { kind: "refused", status: 404, message, retryAfterMs: 0 });
+    }
     return this.#notDone("claimed", answer);
   }
 

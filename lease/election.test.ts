@@ -272,6 +272,19 @@ describe("a claim", () => {
     expect(world.leaders()).toEqual(["a"]);
     expect(process.election.problem).toBeNull();
   });
+
+  test("in a namespace that is not there is told, and is no reason to ask ten times a second (D17)", async () => {
+    const world = new World();
+    const process = world.start("a");
+    process.way.nowhere = true;
+    await world.clock.advance(60_000);
+    expect(process.election.problem).toBe("Lease n/controllers could not be claimed: there is no namespace n");
+    expect(process.way.gets).toBeLessThan(60);
+    process.way.nowhere = false;
+    await world.clock.advance(2 * TIMING.durationMs);
+    expect(world.leaders()).toEqual(["a"]);
+    expect(process.election.problem).toBeNull();
+  });
 });
 
 describe("without an API server", () => {

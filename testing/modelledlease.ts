@@ -17,6 +17,8 @@ export class ModelledLease implements CampaignApi {
   silent = false;
   /** While true each replace is refused. */
   forbidden = false;
+  /** While true its namespace is not there. */
+  nowhere = false;
   /** While set each replace is too much, and the server asks to be left alone for so long. */
   throttledMs: number | null = null;
   /** While true nobody is answered. */
@@ -102,6 +104,7 @@ export class ModelledLease implements CampaignApi {
     if (this.forbidden) return { kind: "refused", status: 403, message: "no", retryAfterMs: 0 };
     if (!(await this.#reached(timeoutMs)) || fault === "lost")
       return { kind: "unknown", message: "timeout", sent: true };
+    if (this.nowhere) return { kind: "notFound" };
     if (this.lease) return { kind: "conflict" };
     const stored = this.#stored(lease);
     this.lease = stored;
