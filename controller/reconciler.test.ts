@@ -102,6 +102,25 @@ test.each([
   },
 );
 
+test.each([
+  [401, "pods is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"],
+  [409, 'admission webhook "w" denied the request: no'],
+])("a denial with the code %i is a condition, and keeps nobody from following an owner", async (code, message) => {
+  const { world, controller } = aCluster();
+  await live(world, controller, 10);
+  refusePods(world, code, message, true);
+  const job = world.job() as Stored;
+  world.put("fencedjobs", { ...job, metadata: { ...job.metadata, generation: 2 } });
+  world.podIs(world.objects.pods.get("run-1") as Stored, "Succeeded", false);
+  await turn(world, controller);
+  expect(conditionOf(world, "Admitted")).toMatchObject({
+    status: "False",
+    reason: "InvalidTemplate",
+    message: expect.stringContaining(message),
+  });
+  expect(conditionOf(world, "Complete")?.status).toBe("True");
+});
+
 test("a webhook that takes no part in dry runs does not keep the job from running", async () => {
   const { world, controller } = aCluster();
   refusePods(world, 400, 'admission webhook "x" does not support dry run', true);

@@ -7,6 +7,7 @@ import { type KubeApi, RESOURCES } from "./kube/api.ts";
 import {
   ApiError,
   isAlreadyExists,
+  isDenied,
   isDryRunUnsupported,
   isForbidden,
   isInvalid,
@@ -35,7 +36,8 @@ export async function tryPod(
     // It may be full of this very job's pods, which a refused template would cost their place.
     if (accountMade && isQuotaExceeded(error)) return { ok: true };
     const { message } = error as Error;
-    if (isInvalid(error) || isForbidden(error)) return { ok: false, reason: "InvalidTemplate", message };
+    if (isInvalid(error) || isForbidden(error) || isDenied(error))
+      return { ok: false, reason: "InvalidTemplate", message };
     // An owner is followed meanwhile: a webhook that is down, or hangs, must not keep its end from being seen.
     const isUnanswered = error instanceof HttpError && error.kind === "timeout";
     if (isUnanswered || (error instanceof ApiError && error.status >= 500))

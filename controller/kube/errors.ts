@@ -87,6 +87,10 @@ export async function unlessMoved<T>(answer: Promise<T>): Promise<T | null> {
   }
 }
 
+/** By somebody's webhook or policy, which answers with whatever code it likes. */
+export const isDenied = (error: unknown): boolean =>
+  has(error, ({ message }) => /\bdenied (the )?request\b/.test(message));
+
 /** There is no room for it now, which says nothing about the request. */
 export const isQuotaExceeded = (error: unknown): boolean =>
   has(error, ({ status, message }) => status === 403 && message.includes("exceeded quota"));
