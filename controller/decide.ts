@@ -88,7 +88,11 @@ function followOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null
     fail(draft, "BackoffLimitExceeded", `${count(status.failures, "consecutive failure")} of candidates`);
   }
   const ends = closing && (snapshot.job.deleting || !status.completionTime);
-  if (ends && closeDown(draft, spec, state) && status.failing) failAtLast(draft, status.failing);
+  if (ends && closeDown(draft, spec, state) && status.failing) {
+    // A closer that is not waited for any longer would go on behind the end of the job, for ever.
+    if (status.owner) endOwnership(draft, spec, status.owner, whileClosing(draft, null));
+    failAtLast(draft, status.failing);
+  }
   if (status.completionTime && !snapshot.job.deleting) return finished(draft, spec);
   if (closing || status.failing) return;
   draft.condition("Suspended", "False", "NotSuspended", "spec.suspend is false");

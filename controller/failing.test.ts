@@ -83,6 +83,15 @@ test("a deadline is not held up for ever by a database that is gone: a Warning s
   expect(kinds(after(over.status, { ...gone, ...closing(0, { deleting: true }) }))).toEqual(["createPod"]);
 });
 
+test("a closer that is not waited for any longer is stopped: a job that has failed has no pod", () => {
+  const failing = { reason: "DeadlineExceeded", message: "too late" };
+  const status = { ...atWork, attempt: 2, generation: 2, owner: { ...owner(2, 2), closes: true }, failing };
+  const over = after(status, { pods: [aPod(2)], lease: aLease(2, 2), ...closing(60_000) });
+  expect(condition(over, "Failed")).toMatchObject({ status: "True", reason: "DeadlineExceeded" });
+  expect(over.status.owner).toBeUndefined();
+  expect(kinds(over)).toEqual(["clearLease", "deletePod"]);
+});
+
 test("a failure too many is one at once where the sidecar has closed, and otherwise when that is done", () => {
   const ended = (change: object): Plan => after(atWork, { pods: [aPod(1, { failed: true, ...change })] });
   const lease = aLease(1, 1, { holder: null, report: closedReport });
