@@ -89,8 +89,9 @@ export class Actor {
     const pod = closer ? buildCloser(parts, attempt) : buildPod(parts, attempt);
     try {
       // Where a template was accepted before our time: a pod needs the rights that this version gives to its own. A deletion
-      // in the foreground has taken the account away.
-      if (!memory.accountMade || snapshot.job.deleting) await ensureAccount(api, meta, snapshot.spec.spec);
+      // in the foreground has taken the account away; and an owner that could not renew may have lost them.
+      const isInDoubt = snapshot.job.deleting || snapshot.status.history[0]?.reason === "LeaseExpired";
+      if (!memory.accountMade || isInDoubt) await ensureAccount(api, meta, snapshot.spec.spec);
       memory.accountMade = true;
       await api.create(RESOURCES.pods, pod as unknown as KubeObject);
       delete memory.creationProblem;

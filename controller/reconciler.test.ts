@@ -305,6 +305,25 @@ test("the first pod that a controller makes of a job has its rights corrected, t
   expect(applied).toEqual(["serviceaccounts", "roles", "rolebindings"]);
 });
 
+test("rights that somebody has taken away are given again before the job has failed for it", async () => {
+  const { world, controller } = aCluster({ backoffLimit: 0 });
+  await live(world, controller, 20);
+  const applied: string[] = [];
+  world.api.apply = async (resource, object) => {
+    applied.push((resource as { plural: string }).plural);
+    return object;
+  };
+  // Without the role no sidecar reaches its Lease.
+  for (let i = 0; i < 60 && !applied.includes("roles"); i++) {
+    for (const pod of world.objects.pods.values()) world.sidecarOf(pod).frozenUntilMs = Number.POSITIVE_INFINITY;
+    await live(world, controller, 1);
+  }
+  expect(applied).toContain("roles");
+  for (const sidecar of world.sidecars.values()) sidecar.frozenUntilMs = 0;
+  await live(world, controller, 30);
+  expect(world.status()).toMatchObject({ generation: 2, owner: { pod: "run-2" } });
+});
+
 test.each([
   ["its label", { labels: { "fencedjob.dev/attempt": "1" } }],
   ["its owner reference", { ownerReferences: [] }],
