@@ -165,3 +165,14 @@ test("the active deadline counts anew for an owner that is resumed before it was
   expect(resumed.status).toMatchObject({ owner: { generation: 1 }, startTime: "2026-11-29T13:00:00Z" });
   expect(at(resumed.status, false, WALL_MS + 60_000).status.failing?.reason).toBe("DeadlineExceeded");
 });
+
+test("a deadline and a time to live begin with now, and no later, where the clock is behind their beginning", () => {
+  const ahead = "2027-11-29T13:00:00Z";
+  const spec = aSpec({ activeDeadlineSeconds: 60, ttlSecondsAfterFinished: 60 });
+  const atWork = decide(aSnapshot({ spec, status: owned({ startTime: ahead }), pods: [aPod(1)], lease: aLease(1, 1) }));
+  expect(atWork.status.startTime).toBe("2026-11-29T13:00:00Z");
+  const complete = decide(aSnapshot({ spec, status: { generation: 1, attempt: 1, completionTime: ahead } }));
+  expect(complete.requeueAfterMs).toBe(60_000);
+  const over = decide(aSnapshot({ spec, status: complete.status, wallMs: WALL_MS + 60_000 }));
+  expect(kinds(over)).toEqual(["deleteJob"]);
+});

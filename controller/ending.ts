@@ -112,6 +112,8 @@ export function deadlines(draft: Draft, spec: FencedJobSpec): void {
   // Resumed before it was stopped: from now on, as with a Job.
   if (status.owner) status.startTime ??= draft.wall;
   if (spec.activeDeadlineSeconds === undefined || !status.startTime) return;
+  // The clock was set back: from now on, and not until it has caught up.
+  if (wallMsOf(status.startTime) > snapshot.wallMs) status.startTime = draft.wall;
   const leftMs = wallMsOf(status.startTime) + spec.activeDeadlineSeconds * 1000 - snapshot.wallMs;
   if (leftMs > 0) return draft.lookAgainIn(leftMs);
   fail(draft, "DeadlineExceeded", `the job ran longer than ${spec.activeDeadlineSeconds} s`);
@@ -144,6 +146,7 @@ export function finished(draft: Draft, spec: FencedJobSpec): void {
     draft.actions.push({ kind: "clearLease", holder: last.uid, generation: last.generation });
   }
   if (spec.ttlSecondsAfterFinished === undefined || !status.completionTime) return;
+  if (wallMsOf(status.completionTime) > snapshot.wallMs) status.completionTime = draft.wall;
   const leftMs = wallMsOf(status.completionTime) + spec.ttlSecondsAfterFinished * 1000 - snapshot.wallMs;
   if (leftMs > 0) draft.lookAgainIn(leftMs);
   else draft.actions.push({ kind: "deleteJob" });
