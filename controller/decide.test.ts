@@ -13,6 +13,7 @@ import {
 } from "../testing/snapshots.ts";
 import { readSpec } from "./api/spec.ts";
 import { decide } from "./decide.ts";
+import type { Plan } from "./draft.ts";
 
 /** Generation 1 has lost the job. */
 const history = [
@@ -231,6 +232,16 @@ test("an unchanged world gives an unchanged status: no write, no event, no actio
   );
   expect(second.status).toEqual(first.status);
   expect([...second.events, ...second.actions]).toEqual([]);
+});
+
+test("… also where a report has half a character, which the API server stores as another one", () => {
+  const fence = { database: "ledger", generation: 1, previousGeneration: null, incarnation: "x\ud83d" };
+  const report = JSON.stringify({ generation: 1, fences: [{ ...fence, tookMs: 1, sessionsEnded: 0 }], failures: [] });
+  const after = (status: object): Plan =>
+    decide(aSnapshot({ status, pods: [aPod(1)], lease: aLease(1, 1, { report }) }));
+  const first = after(owned()).status;
+  const stored = JSON.parse(JSON.stringify(first).replaceAll("\\ud83d", "\ufffd"));
+  expect(after(stored).status).toEqual(stored);
 });
 
 test("a database that comes into the spec of a running owner joins with the next one, and is no fault of this one", () => {

@@ -85,7 +85,9 @@ export function issuerCondition(report: Report | null, spec: FencedJobSpec): Con
   return all ? { status: "False", reason: "OneIssuer", message: "this cluster raised the fence last" } : null;
 }
 
-function entryOf({ database, generation, incarnation, closed }: RaisedFence, secretName: string | undefined): Fence {
+/** A Lease can be edited: what the API server stores otherwise than it was written would be written anew each time. */
+function entryOf({ database, generation, closed, ...raised }: RaisedFence, secretName: string | undefined): Fence {
+  const incarnation = truncate(raised.incarnation);
   return { database, generation, incarnation, ...(secretName && { secretName }), ...(closed && { closed }) };
 }
 
