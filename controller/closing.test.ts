@@ -383,3 +383,16 @@ test("a database that has left the spec is closed by the next owner, which raise
   // Somebody else's by now: ours is over there all the same.
   expect(owns({ unclosed: [{ ...failure, code: "LF001", final: true, floor: 9 }] }).status.fences).toHaveLength(1);
 });
+
+test("INV-3: a fence that was raised in a database out of the spec before anybody looked is known to be open, and closed", () => {
+  const books = aSpec({ databases: [{ name: "books", secretName: "books-db" }] });
+  const pods = [
+    aPod(1, { outdated: true, applicationStarted: true, databases: [{ name: "ledger", secretName: "ledger-db" }] }),
+  ];
+  const lease = aLease(1, 1, { report: report(false) });
+  const looked = decide(aSnapshot({ spec: books, status: owned(), pods, lease }));
+  expect(looked.status.fences).toMatchObject([{ database: "ledger", generation: 1, secretName: "ledger-db" }]);
+  const lost = decide(aSnapshot({ spec: books, status: looked.status, lease }));
+  const closes = [{ database: "ledger", secretName: "ledger-db" }];
+  expect(lost.actions).toEqual([{ kind: "createPod", attempt: 2, closer: false, closes }]);
+});

@@ -23,7 +23,7 @@ import {
   forgetFailures,
   isDecided,
 } from "./ending.ts";
-import { fencesAfter } from "./fences.ts";
+import { fencesAfter, leftUnseen } from "./fences.ts";
 import { grantNext, watchOwner } from "./holding.ts";
 import { isAtWork, issuedGeneration, type OwnerState, ownerState, ownReport, reportOf } from "./ownership.ts";
 import { isAdmitted, isClosing, type Snapshot } from "./snapshot.ts";
@@ -125,7 +125,10 @@ function endOwner(draft: Draft, spec: FencedJobSpec, state: OwnerState | null, c
 
 /** Also those that an owner tells of first when it has ended: what it has left open is to be closed (INV-3). */
 function noteFences({ status, snapshot }: Draft, spec: FencedJobSpec, owner: Owner): void {
-  const { inSpec, removed } = fencesAfter(spec, ownReport(owner, snapshot), status.fences);
+  const report = ownReport(owner, snapshot);
+  const told = snapshot.pods.find(({ uid }) => uid === owner.uid)?.databases ?? [];
+  const known = [...status.fences, ...leftUnseen(spec, report, status.fences, told)];
+  const { inSpec, removed } = fencesAfter(spec, report, known);
   status.fences = [...inSpec, ...removed];
 }
 

@@ -67,6 +67,20 @@ export function fencesAfter({ databases }: FencedJobSpec, report: Report | null,
   return { inSpec, removed };
 }
 
+/** Raised, and out of the spec before that was seen: its Secret is known by the pod alone. */
+export function leftUnseen(
+  { databases }: FencedJobSpec,
+  report: Report | null,
+  before: readonly Fence[],
+  told: readonly { readonly name: string; readonly secretName: string }[],
+): Fence[] {
+  const known = [...databases.map(({ name }) => name), ...before.map(({ database }) => database)];
+  return (report?.fences ?? []).flatMap((raised) => {
+    const secretName = told.find(({ name }) => name === raised.database)?.secretName;
+    return secretName && !known.includes(raised.database) ? [entryOf(raised, secretName)] : [];
+  });
+}
+
 /**
  * INV-3: at most one gate of a job is open. So whoever has raised above a fence of ours has closed it; another cluster too, which is the
  * last one that has raised where it refuses us.

@@ -17,6 +17,7 @@ import {
   ATTEMPT_LABEL,
   JOB_LABEL,
   type RawPod,
+  SIDECAR_ENV,
   SIDECAR_NAME,
   SPEC_ANNOTATION,
 } from "./snapshot.ts";
@@ -295,7 +296,7 @@ function sidecarContainer({ meta, spec, sidecar, issuer, closes }: PodParts, pur
     imagePullPolicy: sidecar.imagePullPolicy,
     args: ["sidecar"],
     env: [
-      { name: "FENCEDJOB_SIDECAR", value: JSON.stringify(config) },
+      { name: SIDECAR_ENV, value: JSON.stringify(config) },
       field("POD_NAME", "metadata.name"),
       field("POD_UID", "metadata.uid"),
     ],

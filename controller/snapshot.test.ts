@@ -91,3 +91,14 @@ test("a pod has failed when its application has, though its sidecar still runs; 
   expect(view([]).failed).toBe(false);
   expect(viewPod(pod({ phase: "Failed" }), null).failed).toBe(true);
 });
+
+test("a pod's databases are those that its sidecar was told; of somebody else's pod, that may have been told anything, none", () => {
+  const databases = (value: string) => {
+    const env = [{ name: "FENCEDJOB_SIDECAR", value }];
+    return viewPod(pod({}, { initContainers: [{ name: "fencedjob", env }] }), null).databases;
+  };
+  const ledger = { name: "ledger", secretName: "ledger-db" };
+  expect(databases(JSON.stringify({ databases: [{ ...ledger, port: 5432 }] }))).toEqual([ledger]);
+  for (const other of ["", "{", "null", '{"databases": [null]}']) expect(databases(other)).toEqual([]);
+  expect(viewPod(pod({}), null).databases).toEqual([]);
+});

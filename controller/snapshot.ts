@@ -1,5 +1,6 @@
 /** What one reconcile looks at: gathered by I/O, read by `decide`, which does none. */
 
+import { z } from "zod";
 import type { LeaseRecord } from "../lease/record.ts";
 import type { LastWords } from "../lease/report.ts";
 import { parseLastWords } from "../lease/report.ts";
@@ -15,6 +16,8 @@ export const SPEC_ANNOTATION = "fencedjob.dev/made-from";
 /** Whether the pod's application is started while it is a candidate: `Started`, `NotStarted`. */
 export const APPLICATION_ANNOTATION = "fencedjob.dev/application";
 export const SIDECAR_NAME = "fencedjob";
+/** What the sidecar is told. */
+export const SIDECAR_ENV = "FENCEDJOB_SIDECAR";
 
 export type TemplateVerdict = { ok: true } | { ok: false; reason: Reason; message: string };
 
@@ -55,6 +58,8 @@ export interface PodView {
   /** How often containers that are to end well were started again in place, after they did not. */
   readonly retries: number;
   readonly lastWords: LastWords | null;
+  /** As its sidecar was told. */
+  readonly databases: readonly { readonly name: string; readonly secretName: string }[];
 }
 
 export interface Snapshot {
@@ -106,6 +111,12 @@ export function isAlive(pod: PodView): boolean {
   return pod.phase !== "Succeeded" && pod.phase !== "Failed";
 }
 
+interface RawContainer {
+  name: string;
+  restartPolicy?: string;
+  env?: { name: string; value?: string }[];
+}
+
 interface RawContainerStatus {
   name: string;
   restartCount?: number;
@@ -121,7 +132,8 @@ export interface RawPod {
   spec?: {
     nodeName?: string;
     restartPolicy?: string;
-    initContainers?: { name: string; restartPolicy?: string }[];
+    initContainers?: RawContainer[];
+    containers?: RawContainer[];
     [other: string]: unknown;
   };
   status?: {
@@ -165,8 +177,23 @@ export function viewPod(pod: RawPod, madeFrom: string | null): PodView {
     longRunning: pod.spec?.restartPolicy === "Always",
     retries: pod.spec?.restartPolicy === "OnFailure" ? retriesOf(others, pod) : 0,
     lastWords: parseLastWords(sidecar?.state?.terminated?.message),
+    databases: databasesOf(pod),
   };
 }
+
+/** Somebody else's pod may have been told anything. */
+function databasesOf({ spec }: RawPod): PodView["databases"] {
+  const containers = [...(spec?.initContainers ?? []), ...(spec?.containers ?? [])];
+  const sidecar = containers.find(({ name }) => name === SIDECAR_NAME);
+  const told = sidecar?.env?.find(({ name }) => name === SIDECAR_ENV)?.value ?? "";
+  try {
+    return toldSchema.parse(JSON.parse(told)).databases;
+  } catch {
+    return [];
+  }
+}
+
+const toldSchema = z.object({ databases: z.array(z.object({ name: z.string(), secretName: z.string() })) });
 
 const areOver = (containers: RawContainerStatus[]): boolean =>
   containers.length > 0 && containers.every(({ state }) => state?.terminated !== undefined);

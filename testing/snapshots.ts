@@ -38,6 +38,7 @@ export function aPod(attempt: number, change: Partial<PodView> = {}): PodView {
     longRunning: false,
     retries: 0,
     lastWords: null,
+    databases: [],
     ...change,
   };
 }
