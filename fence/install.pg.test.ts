@@ -24,6 +24,7 @@ describe.each(postgresVersions().found)("install on PostgreSQL %i", (version) =>
   beforeAll(async () => {
     postgres = await startPostgres({
       version,
+      settings: { allow_in_place_tablespaces: "on" },
       hba: [
         "host all postgres 127.0.0.1/32 trust",
         "host all installer 127.0.0.1/32 trust",
@@ -91,6 +92,18 @@ describe.each(postgresVersions().found)("install on PostgreSQL %i", (version) =>
     expect(newer).toMatchObject({ code: "LF011" });
     expect(newer.message).toContain("newer than this program");
     expect(await failure(raise(address, identity, options))).toMatchObject({ code: "LF011" });
+  });
+
+  test("a default tablespace, of the database or of the role, on which fence_owner has no right is in the way of neither install nor raise", async () => {
+    const address = await newDatabase();
+    const { database } = address;
+    await admin.query(`CREATE TABLESPACE ${database} LOCATION ''`);
+    await admin.query(`ALTER DATABASE ${database} SET default_tablespace = ${database}`);
+    await install(address);
+    await makeRole(address, { name: `of_${database}`, password: "x" });
+    await query(address, `ALTER ROLE of_${database} SET default_tablespace = ${database}`);
+    const app = { ...address, user: `of_${database}`, password: "x" };
+    expect(await raise(app, identity, options)).toMatchObject({ generation: 1 });
   });
 
   test("a schema of that name that is not ours is left alone", async () => {

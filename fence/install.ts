@@ -69,7 +69,10 @@ async function installInTransaction(
   clock: Clock,
   migrations: readonly Migration[],
 ): Promise<Installed> {
-  await client.query("SET LOCAL search_path = pg_catalog; SET LOCAL client_min_messages = error");
+  // The tables are fence_owner's, who need not have a right on the tablespace that the database has as its default.
+  await client.query(
+    "SET LOCAL search_path = pg_catalog; SET LOCAL client_min_messages = error; SET LOCAL default_tablespace = ''",
+  );
   await lockInstall(client, clock);
   const from = await installedVersion(client, address);
   const to = migrations.at(-1)?.version ?? 0;

@@ -162,7 +162,9 @@ CREATE FUNCTION fence.raise(_name text, _generation bigint, _holder text, _holde
   _accepted_issuer text DEFAULT NULL, _accepted_generation bigint DEFAULT NULL,
   OUT job_id integer, OUT previous_generation bigint, OUT previous_issuer text, OUT incarnation text,
   OUT sessions_ended text[], OUT checkpoint jsonb)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, fence, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, fence, pg_temp
+-- The gate is fence_owner's, who need not have a right on the tablespace that the caller's role or the database has as its default.
+SET default_tablespace = '' AS $$
 #variable_conflict use_column
 DECLARE
   _row fence.job;
