@@ -1,5 +1,5 @@
 /** `fencedjob db …`: the fence schema of a database, for administrators and for trying things out. */
-import { type Command, Option } from "commander";
+import { type Command, InvalidArgumentError, Option } from "commander";
 import { install, type Raised, raise, readFence, schemaStatus } from "../fence/client.ts";
 import { closeFence } from "../fence/close.ts";
 import type { DatabaseAddress } from "../fence/database.ts";
@@ -40,9 +40,9 @@ export function registerDb(program: Command): void {
 
   command("raise", "raise the fence of a job by hand: every older generation is refused from then on")
     .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
-    .requiredOption("--generation <number>", "the new generation, higher than the fence", Number)
+    .requiredOption("--generation <number>", "the new generation, higher than the fence", number)
     .option("--holder <identity>", "who raises it; random if absent")
-    .option("--drain-seconds <seconds>", "how long older transactions may go on", Number, 2)
+    .option("--drain-seconds <seconds>", "how long older transactions may go on", number, 2)
     .action(
       refusable(async (options: RaiseCommand) => {
         sayRaised(await raiseByHand(options), options.job);
@@ -51,8 +51,8 @@ export function registerDb(program: Command): void {
 
   command("close", "close the fence of a job by hand: its last generation is refused, until the next one is raised")
     .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
-    .option("--generation <number>", "up to this one; a higher one is somebody else's by now, and left alone", Number)
-    .option("--drain-seconds <seconds>", "how long its transactions may go on", Number, 2)
+    .option("--generation <number>", "up to this one; a higher one is somebody else's by now, and left alone", number)
+    .option("--drain-seconds <seconds>", "how long its transactions may go on", number, 2)
     .action(refusable(closeByHand));
 
   command("role", "make the login role of a fenced application (as an administrator)")
@@ -205,6 +205,12 @@ function sayRaised(raised: Raised, job: string): void {
     `${job}: fence ${from} → ${raised.generation} in ${Math.round(raised.tookMs)} ms, ${raised.sessionsEnded} older sessions ended.`,
   );
   say(`Gate: fence.gate_${raised.jobId}_${raised.generation}   incarnation: ${raised.incarnation}`);
+}
+
+/** What is no number is told: compared as one it would be above no generation, and close whichever is in force. */
+function number(text: string): number {
+  if (!/^\d+(\.\d+)?$/.test(text)) throw new InvalidArgumentError("it must be a number");
+  return Number(text);
 }
 
 /** An expected failure is told in words, without a stack. */
