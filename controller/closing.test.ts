@@ -382,6 +382,8 @@ test("a database that has left the spec is closed by the next owner, which raise
   expect(closed.status.fences).toMatchObject([{ database: "ledger", generation: 2 }]);
   // Somebody else's by now: ours is over there all the same.
   expect(owns({ unclosed: [{ ...failure, code: "LF001", final: true, floor: 9 }] }).status.fences).toHaveLength(1);
+  // Set back to a time before ours: it lets in whom it let in then, and the next owner closes it.
+  expect(owns({ unclosed: [{ ...failure, code: "LF003", final: true }] }).status.fences).toHaveLength(2);
 });
 
 test("INV-3: a fence that was raised in a database out of the spec before anybody looked is known to be open, and closed", () => {

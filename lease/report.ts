@@ -32,7 +32,7 @@ export interface Report {
   readonly generation: number;
   readonly fences: readonly RaisedFence[];
   readonly failures: readonly RaiseFailure[];
-  /** Of databases that have left the spec: why their fence is not closed yet. Final: another generation is above ours there. */
+  /** Of databases that have left the spec: why their fence is not closed yet. LF001, final: another generation is above ours there. */
   readonly unclosed?: readonly RaiseFailure[];
   /** The application has had a session of this generation, or was started under it: from then on its end counts (INV-9). */
   readonly served: boolean;

@@ -1,17 +1,29 @@
 /** What a sidecar leaves behind in the databases: nobody who could write (INV-3). */
+
+import type { Client } from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
 import { install } from "../fence/client.ts";
+import type { DatabaseAddress } from "../fence/database.ts";
 import { makeRole } from "../fence/role.ts";
-import { type Fenced, startFenced } from "../testing/fenced.ts";
+import { type Fenced, type JobOfTest, startFenced } from "../testing/fenced.ts";
 import { Sidecars } from "../testing/sidecars.ts";
 import { until } from "../testing/until.ts";
 
 let fenced: Fenced;
+let admin: Client;
+/** Another database of the server. */
+let other: DatabaseAddress;
 let sidecars: Sidecars;
 let jobs = 0;
 
 beforeAll(async () => {
   fenced = await startFenced({ version: 18 });
+  admin = await fenced.connectAdmin();
+  await admin.query("CREATE DATABASE other");
+  const there = { ...fenced.admin, database: "other" };
+  await install(there);
+  await makeRole(there, { name: fenced.address.user });
+  other = { ...fenced.address, database: "other" };
 });
 afterAll(() => fenced?.stop());
 beforeEach(() => {
@@ -36,7 +48,6 @@ test("a close that does not succeed is told, and does not keep the Lease back", 
   const sidecar = await sidecars.start();
   await until(() => sidecar.started());
   const { jobId } = (await sidecars.job.row())!;
-  const admin = await fenced.connectAdmin();
   await admin.query(`BEGIN; LOCK TABLE fence.gate_${jobId}_1 IN EXCLUSIVE MODE`);
   await sidecar.end();
   await admin.query("ROLLBACK");
@@ -70,18 +81,13 @@ test("a pod that only closes raises, closes, tells it, gives the Lease back and 
 });
 
 test("a database that has left the spec is raised and closed beside the work, which does not wait for it", async () => {
-  const other = { ...fenced.admin, database: "other" };
-  await (await fenced.connectAdmin()).query("CREATE DATABASE other");
-  await install(other);
-  await makeRole(other, { name: fenced.address.user });
-  const address = { ...fenced.address, database: "other" };
-  await sidecars.job.raise(1, { holder: "uid-0", address });
+  await sidecars.job.raise(1, { holder: "uid-0", address: other });
   sidecars.goodSecret();
   const sidecar = await sidecars.start({ generation: 2, closes: ["old"] });
   await until(() => sidecar.started());
   await until(() => sidecar.report()?.unclosed?.[0]?.code === "LF017");
   expect(sidecar.report()).toMatchObject({ failures: [], fences: [{ database: "ledger", closed: false }] });
-  sidecars.goodSecret("old", address);
+  sidecars.goodSecret("old", other);
   await until(() => sidecar.report()?.fences.some(({ database, closed }) => database === "old" && closed));
   expect(sidecar.report()?.unclosed).toBeUndefined();
   await sidecar.end();
@@ -94,3 +100,32 @@ test("a pod that only closes and loses the Lease ends without having closed", as
   await sidecar.running;
   expect(sidecar.closed()).toBe(false);
 });
+
+test.each([
+  [
+    "another generation was raised above it meanwhile",
+    "LF001",
+    3,
+    (job: JobOfTest) => job.raise(3, { holder: "uid-0" }),
+  ],
+  [
+    "the database was set back to a time before its raise meanwhile",
+    "LF003",
+    null,
+    () => admin.query("UPDATE fence.job SET generation = 0 WHERE name = $1", [sidecars.fenceName]),
+  ],
+])(
+  "a pod that only closes and that a database refuses for good, as %s, says so and is replaced",
+  async (_why, code, floor, happens) => {
+    sidecars.goodSecret();
+    const sidecar = await sidecars.start({ generation: 2, purpose: "close", databases: ["ledger", "late"] });
+    await until(() => sidecar.report()?.fences[0]?.generation === 2);
+    await happens(sidecars.job);
+    // Only then the other one is raised, and both are closed.
+    sidecars.goodSecret("late", other);
+    const refused = await until(() => sidecar.report()?.failures.find((failure) => failure.code === code));
+    expect(refused).toMatchObject({ database: "ledger", final: true, floor });
+    await until(() => sidecar.report()?.fences.some(({ database, closed }) => database === "late" && closed));
+    expect(sidecar.closed()).toBe(false);
+  },
+);

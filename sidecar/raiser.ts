@@ -95,7 +95,8 @@ export class Raiser {
 
   /**
    * Closes what this life has raised and nobody has closed yet: one attempt in each database, side by side. True when
-   * nothing is left. Does not reject: whoever is about to give the Lease back must not be kept from it.
+   * nothing is left that another attempt could close. Does not reject: whoever is about to give the Lease back must not be
+   * kept from it.
    */
   async closeAll(signal: AbortSignal): Promise<boolean> {
     const closed = await Promise.all(this.#raised.map((one) => this.#close(one, signal)));
@@ -105,7 +106,7 @@ export class Raiser {
   async #close({ database, address }: RaisedDatabase, signal: AbortSignal): Promise<boolean> {
     const { config, identity, clock, log, databases } = this.#parts;
     const fence = this.#fences.get(database.name);
-    if (!fence || fence.closed) return true;
+    if (!fence || fence.closed || this.#failures.get(database.name)?.final) return true;
     try {
       const { connect } = databases;
       const closed = await closeFence(address, identity, { drainMs: config.drainMs, clock, signal, connect });
@@ -115,13 +116,18 @@ export class Raiser {
       this.#parts.changed();
       return true;
     } catch (error) {
-      const { code, message, detail, hint } = toFenceError(error, address, "closing the fence");
-      log.warn("the fence was not closed", { database: database.name, code, message, detail });
+      const failure = toFenceError(error, address, "closing the fence");
+      const { code, detail, hint } = failure;
+      log.warn("the fence was not closed", { database: database.name, code, message: failure.message, detail });
+      const message = [failure.message, detail].filter(Boolean).join(" ");
+      // Who is there to close is replaced when he never can. Whoever gives the Lease back is followed by a raise anyway, and his
+      // end counts all the same.
+      const final = config.purpose === "close" && failure.final;
+      const floor = final && code === "LF001" ? ((await this.#row(address))?.generation ?? null) : null;
       const told = this.#failures.get(database.name)?.message;
-      const failure = { database: database.name, code, message: [message, detail].filter(Boolean).join(" "), hint };
-      this.#failures.set(database.name, { ...failure, final: false, floor: null });
-      if (told !== failure.message) this.#parts.changed();
-      return false;
+      this.#failures.set(database.name, { database: database.name, code, message, hint, final, floor });
+      if (told !== message) this.#parts.changed();
+      return final;
     }
   }
 

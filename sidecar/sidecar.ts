@@ -227,7 +227,7 @@ export class Sidecar {
   async #raiseAndClose(raiser: Raiser, signal: AbortSignal): Promise<boolean> {
     if (!(await raiser.raiseAll(signal))) return false;
     while (!(await raiser.closeAll(signal))) await this.#parts.clock.sleep(CLOSE_RETRY_MS, signal);
-    return true;
+    return raiser.failures.every(({ final }) => !final);
   }
 
   async #listenToAll(life: AbortSignal): Promise<void> {
