@@ -103,7 +103,7 @@ async function runProxy(options: ProxyCommand): Promise<number> {
   const permit = new Permit();
   permit.extend(WITHOUT_END_MS);
   permit.open();
-  const verdict = fenceVerdict(address, { identity, incarnation: raised.incarnation }, systemClock);
+  const verdict = fenceVerdict(() => address, { identity, incarnation: raised.incarnation }, systemClock);
   const proxy = await startProxy({
     listen,
     alsoListen,

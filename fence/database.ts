@@ -57,6 +57,10 @@ export const endpointsOf = (address: DatabaseAddress): readonly Endpoint[] => [
 /** For people: `db-1:5432, db-2:5432`. */
 export const whereIs = (address: DatabaseAddress): string => endpointsOf(address).map(sayEndpoint).join(", ");
 
+/** The same database on the same servers, whoever logs in there and how. */
+export const isSamePlace = (a: DatabaseAddress, b: DatabaseAddress): boolean =>
+  a.database === b.database && whereIs(a) === whereIs(b);
+
 export function sayEndpoint(endpoint: Endpoint): string {
   if (isUnixSocket(endpoint)) return socketPath(endpoint);
   return endpoint.host.includes(":") ? `[${endpoint.host}]:${endpoint.port}` : `${endpoint.host}:${endpoint.port}`;

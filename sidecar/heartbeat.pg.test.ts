@@ -1,5 +1,8 @@
 /** The owner's heartbeats as the sidecar keeps them: what they notice without any session of the application. */
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { readFence } from "../fence/client.ts";
+import { makeRole } from "../fence/role.ts";
+import { systemClock } from "../platform/clock.ts";
 import { type Fenced, startFenced } from "../testing/fenced.ts";
 import { type SidecarOfTest, Sidecars } from "../testing/sidecars.ts";
 import { until } from "../testing/until.ts";
@@ -20,7 +23,8 @@ afterEach(async () => {
   await fenced.stop();
 });
 
-const counter = async (): Promise<number> => (await sidecars.job.row())?.witness?.counter ?? 0;
+const counter = async (user = fenced.address.user): Promise<number> =>
+  (await readFence({ ...fenced.address, user }, sidecars.fenceName, { clock: systemClock }))?.witness?.counter ?? 0;
 
 test("INV-7: a database that was set back, and kept its incarnation, ends the generation though nobody asked: the pod is replaced", async () => {
   await until(async () => (await counter()) >= 2);
@@ -48,5 +52,26 @@ test("a database that cannot be reached is no loss: told after a while, mended w
   await until(() => sidecar.report()?.failures.length === 0);
   const before = await counter();
   await until(async () => (await counter()) > before);
+  await sidecars.connect(sidecar.port);
+});
+
+test("a role and a password that change under the owner, in the database and then in the Secret, are followed: heartbeats, sessions, the close", async () => {
+  const admin = await fenced.connectAdmin();
+  await makeRole(fenced.admin, { name: "next_app" });
+  await admin.query("ALTER ROLE invoice_app NOLOGIN");
+  expect(await sidecars.refused(sidecar.port)).toBe("LF016");
+  const before = await counter("next_app");
+  sidecars.secret({ user: "next_app" });
+  await until(async () => (await counter("next_app")) > before + 1);
+  const client = await sidecars.connect(sidecar.port);
+  expect((await client.query("SELECT session_user AS who")).rows[0].who).toBe("next_app");
+  await sidecar.end();
+  expect(sidecar.report()?.fences).toMatchObject([{ generation: 1, closed: true }]);
+});
+
+test("a Secret that leads to another place under the owner is for the next one: nothing is raised there", async () => {
+  sidecars.secret({ dbname: "template1" });
+  const before = await counter();
+  await until(async () => (await counter()) > before + 2);
   await sidecars.connect(sidecar.port);
 });

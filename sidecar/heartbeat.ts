@@ -5,7 +5,7 @@
  * Does NOT take a database that cannot be reached for a loss: the owner stays the owner, and is told of it.
  */
 import type { Connect } from "../fence/connection.ts";
-import type { FenceIdentity } from "../fence/database.ts";
+import type { DatabaseAddress, FenceIdentity } from "../fence/database.ts";
 import { type FenceError, toFenceError } from "../fence/errors.ts";
 import { beat, type Witness } from "../fence/witness.ts";
 import type { Clock } from "../platform/clock.ts";
@@ -15,14 +15,16 @@ import type { RaisedDatabase } from "./raiser.ts";
 
 export interface HeartbeatParts {
   readonly one: RaisedDatabase;
+  /** Read anew for each beat. */
+  readonly address: () => DatabaseAddress;
   readonly identity: FenceIdentity;
   readonly intervalMs: number;
   readonly clock: Clock;
   readonly random: Random;
   readonly log: Logger;
   readonly connect: Connect;
-  /** The pair stands in the database: no session is admitted any more where it does not. */
-  readonly confirmed: (witness: Witness) => void;
+  /** The pair stands in the database: no session is admitted any more where it does not. `address` led there. */
+  readonly confirmed: (witness: Witness, address: DatabaseAddress) => void;
   /** This generation cannot go on there. */
   readonly lost: (why: string) => void;
   /** It has failed for a while … */
@@ -39,7 +41,7 @@ const TOLD_AFTER_MS = 10_000;
 /** Until `signal` aborts or the generation is lost there. */
 export async function keepBeating(parts: HeartbeatParts, signal: AbortSignal): Promise<void> {
   const { one, identity, intervalMs, clock, random, log, connect } = parts;
-  const { address, raised, database } = one;
+  const { raised, database } = one;
   const { jobId, incarnation } = raised;
   let { witness } = raised;
   let next = newNonce(random);
@@ -48,6 +50,7 @@ export async function keepBeating(parts: HeartbeatParts, signal: AbortSignal): P
     await clock.sleep(jitter(random, intervalMs), signal).catch(() => {});
     if (signal.aborted) return;
     const sentAtMs = clock.monoMs();
+    const address = parts.address();
     try {
       const timeoutMs = BEAT_MS_MAX;
       witness = await beat(address, identity, { jobId, incarnation, witness, next, timeoutMs, clock, signal, connect });
@@ -62,7 +65,7 @@ export async function keepBeating(parts: HeartbeatParts, signal: AbortSignal): P
       continue;
     }
     next = newNonce(random);
-    parts.confirmed(witness);
+    parts.confirmed(witness, address);
     if (failingSinceMs !== undefined) parts.mended();
     failingSinceMs = undefined;
   }

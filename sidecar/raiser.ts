@@ -8,7 +8,7 @@
 import { type FenceRow, type Raised, raise, readFence } from "../fence/client.ts";
 import { closeFence } from "../fence/close.ts";
 import type { Connect } from "../fence/connection.ts";
-import type { DatabaseAddress, FenceIdentity } from "../fence/database.ts";
+import { type DatabaseAddress, type FenceIdentity, isSamePlace } from "../fence/database.ts";
 import { FenceError, toFenceError } from "../fence/errors.ts";
 import type { RaisedFence, RaiseFailure } from "../lease/report.ts";
 import type { SidecarConfig, SidecarDatabase } from "../lease/sidecarconfig.ts";
@@ -42,6 +42,7 @@ export interface RaiserParts {
 
 export interface RaisedDatabase {
   readonly database: SidecarDatabase;
+  /** As it was raised at. */
   readonly address: DatabaseAddress;
   readonly raised: Raised;
 }
@@ -103,8 +104,16 @@ export class Raiser {
     return closed.every(Boolean);
   }
 
-  async #close({ database, address }: RaisedDatabase, signal: AbortSignal): Promise<boolean> {
+  /** As the Secret says it now: a password may change under an owner. Not another place, where nothing is raised. */
+  presentAddress({ database, address }: RaisedDatabase): DatabaseAddress {
+    const present = this.#parts.databases.credentials(database.dir);
+    return present.ok && isSamePlace(present.address, address) ? present.address : address;
+  }
+
+  async #close(one: RaisedDatabase, signal: AbortSignal): Promise<boolean> {
     const { config, identity, clock, log, databases } = this.#parts;
+    const { database } = one;
+    const address = this.presentAddress(one);
     const fence = this.#fences.get(database.name);
     if (!fence || fence.closed || this.#failures.get(database.name)?.final) return true;
     try {
@@ -143,8 +152,9 @@ export class Raiser {
   }
 
   /** The database, or the thread that serves it, is lost to this pod for good: it must be replaced (INV-7). */
-  async superseded({ database, address }: RaisedDatabase, why: string): Promise<void> {
-    const floor = (await this.#row(address))?.generation ?? null;
+  async superseded(one: RaisedDatabase, why: string): Promise<void> {
+    const { database } = one;
+    const floor = (await this.#row(this.presentAddress(one)))?.generation ?? null;
     const { generation } = this.#parts.identity;
     const message = `generation ${generation} cannot go on in "${database.name}": ${why}.`;
     this.#tell({ database: database.name, code: "LF001", message, hint: "", final: true, floor });

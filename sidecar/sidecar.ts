@@ -257,13 +257,14 @@ export class Sidecar {
     const { config, clock, random, log, databases } = this.#parts;
     return {
       one,
+      address: () => raiser.presentAddress(one),
       identity: raiser.identity,
       intervalMs: config.timing.renewIntervalMs,
       clock,
       random,
       log,
       connect: databases.connect,
-      confirmed: (witness) => wire.confirmed(witness),
+      confirmed: (witness, address) => wire.confirmed(witness, address),
       lost: (why) => this.#loseTo(one, why),
       failed: (error) => raiser.unreachable(one.database, error),
       mended: () => raiser.mended(one.database),

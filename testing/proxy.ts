@@ -73,7 +73,7 @@ export async function startFencedProxy(
     permit.open();
   }
   const proxy = await startHoldingProxy({ permit, ...options });
-  const verdict = fenceVerdict(job.address, { identity, incarnation }, systemClock);
+  const verdict = fenceVerdict(() => job.address, { identity, incarnation }, systemClock);
   proxy.serve({ address: job.address, jobId, incarnation, identity, verdict, ...options });
   const open: pg.Client[] = [];
   const { port } = proxy;

@@ -46,7 +46,7 @@ async function aHolding(options: Partial<ProxyConfig> = {}) {
   const raise = async (): Promise<void> => {
     const { jobId, incarnation } = await job.raise(1);
     const identity = job.identity(1);
-    const verdict = fenceVerdict(job.address, { identity, incarnation }, systemClock);
+    const verdict = fenceVerdict(() => job.address, { identity, incarnation }, systemClock);
     proxy.serve({ address: job.address, jobId, incarnation, identity, verdict });
   };
   return {

@@ -33,7 +33,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
 
   const verdictBy = async (clock: Clock): Promise<VerdictReader> => {
     const { incarnation } = (await admin.query("SELECT fence.incarnation()")).rows[0];
-    return fenceVerdict(job.address, { identity: job.identity(1), incarnation }, clock);
+    return fenceVerdict(() => job.address, { identity: job.identity(1), incarnation }, clock);
   };
   const rows = async (): Promise<number> =>
     Number((await admin.query("SELECT count(*) FROM ledger WHERE generation = 1")).rows[0].count);

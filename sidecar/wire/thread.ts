@@ -1,5 +1,6 @@
 /** Starts the wire of one database in its own thread, and speaks with it. */
 import { Worker } from "node:worker_threads";
+import type { DatabaseAddress } from "../../fence/database.ts";
 import type { Witness } from "../../fence/witness.ts";
 import type { Permit } from "../../lease/permit.ts";
 import type { Logger } from "../../platform/log.ts";
@@ -35,8 +36,8 @@ export interface Wire {
   counts(): Counts;
   /** Messages of the application that were refused because ownership is over or cannot be confirmed. */
   rejectedWrites(): number;
-  /** A heartbeat was confirmed: sessions are admitted only where it stands. */
-  confirmed(witness: Witness): void;
+  /** A heartbeat was confirmed: sessions are admitted only where it stands, and opened by the address that it was sent to. */
+  confirmed(witness: Witness, address: DatabaseAddress): void;
   /** Refuses new connections and ends the open ones. */
   stop(): Promise<void>;
 }
@@ -78,7 +79,7 @@ export async function startWire(options: WireOptions): Promise<Wire> {
       const { refusedLost, refusedUnconfirmed } = counters.read();
       return refusedLost + refusedUnconfirmed;
     },
-    confirmed: (witness) => tell({ kind: "witness", witness }),
+    confirmed: (witness, address) => tell({ kind: "witness", witness, address }),
     stop: async () => {
       if (!stopping) tell({ kind: "stop" });
       stopping = true;

@@ -47,10 +47,10 @@ export interface RaisedIdentity {
 }
 
 /** A verdict function over `readFence`. */
-export function fenceVerdict(address: DatabaseAddress, raised: RaisedIdentity, clock: Clock): VerdictReader {
+export function fenceVerdict(address: () => DatabaseAddress, raised: RaisedIdentity, clock: Clock): VerdictReader {
   const { fenceName } = raised.identity;
   return verdictReader(
-    () => lookAt(() => readFence(address, fenceName, { clock, timeoutMs: READ_MS_MAX }), raised),
+    () => lookAt(() => readFence(address(), fenceName, { clock, timeoutMs: READ_MS_MAX }), raised),
     clock,
   );
 }

@@ -34,7 +34,7 @@ test("INV-7: a database that was set back admits no session of the generation, a
   wire.serve({ address: fenced.address, jobId, incarnation, witness, identity: job.identity(1) });
   await clients.connect(wire.port);
   // The database was set back to the raise since.
-  wire.confirmed({ counter: 1, nonce: "n1" });
+  wire.confirmed({ counter: 1, nonce: "n1" }, fenced.address);
   const refusal = await until(() =>
     clients.connect(wire.port).then(
       () => null,

@@ -3,6 +3,7 @@
  * blocked loop here slows queries but cannot use a permit past its deadline.
  */
 import { parentPort, workerData } from "node:worker_threads";
+import type { DatabaseAddress } from "../../fence/database.ts";
 import type { Witness } from "../../fence/witness.ts";
 import { Permit } from "../../lease/permit.ts";
 import { systemClock } from "../../platform/clock.ts";
@@ -29,7 +30,7 @@ export type ToWorker =
   | { readonly kind: "serve"; readonly raised: RaisedGeneration }
   | { readonly kind: "refuse"; readonly why: WireError }
   /** A heartbeat was confirmed. */
-  | { readonly kind: "witness"; readonly witness: Witness }
+  | { readonly kind: "witness"; readonly witness: Witness; readonly address: DatabaseAddress }
   | { readonly kind: "stop" };
 
 /** To the main thread. */
@@ -51,6 +52,8 @@ async function main(port: NonNullable<typeof parentPort>, data: WorkerData): Pro
   };
   let witness: Witness | undefined;
   const confirmed = (): Witness | undefined => witness;
+  /** By which the last heartbeat came there: a password may change under an owner. */
+  let address: DatabaseAddress;
   let proxy: RunningProxy;
   try {
     proxy = await startProxy({
@@ -70,18 +73,26 @@ async function main(port: NonNullable<typeof parentPort>, data: WorkerData): Pro
   }
   const serve = (raised: RaisedGeneration): void => {
     witness = raised.witness;
-    const read = fenceVerdict(raised.address, { ...raised, witness: confirmed }, systemClock);
+    address = raised.address;
+    const read = fenceVerdict(() => address, { ...raised, witness: confirmed }, systemClock);
     const verdict: VerdictReader = async (ended) => {
       const verdict = await read(ended);
       if (isLoss(verdict)) postOnce({ kind: "lost", why: sayVerdict(verdict) });
       return verdict;
     };
-    proxy.serve({ ...raised, confirmed, verdict });
+    proxy.serve({
+      ...raised,
+      get address() {
+        return address;
+      },
+      confirmed,
+      verdict,
+    });
   };
   port.on("message", (message: ToWorker) => {
     if (message.kind === "serve") serve(message.raised);
     else if (message.kind === "refuse") proxy.refuse(message.why);
-    else if (message.kind === "witness") witness = message.witness;
+    else if (message.kind === "witness") ({ witness, address } = message);
     else void proxy.close().then(() => port.close());
   });
   post({ kind: "listening", port: proxy.port });
