@@ -166,6 +166,9 @@ describe.each(postgresVersions().found)("protected tables on PostgreSQL %i", (ve
     await another.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}`); // it is inside, and that is its own affair
     expect(await code(owner, `BEGIN READ WRITE; DELETE FROM ${t}`)).toBe("LF030");
     await owner.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}; DELETE FROM ${t}; COMMIT`);
+    // The name of the gate that it holds is read as it is, however the session has names written.
+    await owner.query("SET quote_all_identifiers = on");
+    await owner.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}; DELETE FROM ${t}; COMMIT`);
     await another.query("COMMIT");
     expect(await rowCount()).toBe(0);
   });

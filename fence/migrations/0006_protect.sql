@@ -100,7 +100,7 @@ END $$;
 
 -- The generation whose gate this transaction holds already: entered with LOCK or SELECT … FOR SHARE, as the proxy does.
 CREATE FUNCTION fence.generation_by_lock(_job integer) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, fence, pg_temp AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, fence, pg_temp SET quote_all_identifiers = off AS $$
   -- The name comes from the system cache and not from a snapshot that may be older than the gate.
   SELECT max(substring(l.relation::regclass::text FROM format('^gate_%s_([0-9]{1,16})$', _job))::bigint)::text
   FROM pg_locks l
