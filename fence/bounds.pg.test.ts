@@ -177,6 +177,18 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     await job.raise(2);
   });
 
+  test("who blocks the gate is named, too, when the raise has waited for something else before", async () => {
+    const old = await job.admit(jobId, 1);
+    await old.query(bracketSql(jobId, job.identity(1)).lock);
+    const outsider = await fenced.connectAdmin();
+    await outsider.query(`BEGIN; LOCK TABLE ${gate} IN ACCESS EXCLUSIVE MODE`);
+    // The bracket is open until the drain ends its session.
+    const error = await failure(job.raise(2, { drainMs: 1_500 }));
+    await outsider.query("ROLLBACK");
+    expect(error).toMatchObject({ code: "LF004", final: false });
+    expect(error.detail).toContain('of role "postgres"');
+  });
+
   test("a prepared transaction that holds the gate is named with its identifier", async () => {
     const outsider = await fenced.connect();
     await outsider.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}; PREPARE TRANSACTION 'orphan ${count}'`);

@@ -160,7 +160,10 @@ async function begin(client: Client, address: DatabaseAddress, leftMs: number): 
   return row.pid;
 }
 
-/** Waits, polling, for statements that run outside transactions (fence/enter.ts, bracketSql). */
+/**
+ * Waits, polling, for statements that run outside transactions (fence/enter.ts, bracketSql). Whatever was waited for, the next
+ * statement has what is left: a lock that takes longer is the server's to tell, in front of our own bound (LF004 and not LF015).
+ */
 async function closeBracket(
   client: Client,
   jobId: number,
@@ -171,7 +174,9 @@ async function closeBracket(
   for (;;) {
     // Without parameters: a bound portal would keep its snapshot while we sleep, and CREATE INDEX CONCURRENTLY waits
     // for every older snapshot. That would be a deadlock nobody sees.
-    const { rows } = await client.query(`SELECT fence.raise_bracket(${jobId}) AS got`);
+    const { rows } = await client.query(`SELECT fence.raise_bracket(${jobId}) AS got,
+      pg_catalog.set_config('lock_timeout', '${leftMs()}', true),
+      pg_catalog.set_config('statement_timeout', '${leftMs()}', true)`);
     if (rows[0].got || leftMs() <= BRACKET_POLL_MS) return; // at the end fence.shut tries once more, and says 55P03
     await clock.sleep(BRACKET_POLL_MS, signal);
   }
