@@ -6,6 +6,7 @@ import { systemClock } from "../platform/clock.ts";
 import { type Fenced, startFenced } from "../testing/fenced.ts";
 import { type SidecarOfTest, Sidecars } from "../testing/sidecars.ts";
 import { until } from "../testing/until.ts";
+import { startWire } from "./wire/thread.ts";
 
 let fenced: Fenced;
 let sidecars: Sidecars;
@@ -74,4 +75,27 @@ test("a Secret that leads to another place under the owner is for the next one: 
   const before = await counter();
   await until(async () => (await counter()) > before + 2);
   await sidecars.connect(sidecar.port);
+});
+
+test("INV-7: what is lost for good stays told, whatever happens to the database afterwards: a controller that was away hears it", async () => {
+  let dies: (why: string) => void = () => {};
+  const other = await sidecars.start({
+    uid: "uid-2",
+    generation: 2,
+    startWire: (options) => {
+      dies = options.lost;
+      return startWire(options);
+    },
+  });
+  await until(() => other.started());
+  dies("the wire's thread ended");
+  const lost = await until(() => other.report()?.failures[0]);
+  expect(lost).toMatchObject({ code: "LF001", final: true, floor: 2 });
+  await fenced.postgres.stop("immediate");
+  // Longer than an outage takes to be told.
+  await systemClock.sleep(16_000);
+  expect(other.report()?.failures).toEqual([lost]);
+  await fenced.postgres.start();
+  await systemClock.sleep(2_000);
+  expect(other.report()?.failures).toEqual([lost]);
 });

@@ -160,12 +160,15 @@ export class Raiser {
     this.#tell({ database: database.name, code: "LF001", message, hint: "", final: true, floor });
   }
 
-  mended(database: SidecarDatabase): void {
-    if (this.#failures.delete(database.name)) this.#parts.changed();
+  mended({ name }: SidecarDatabase): void {
+    if (this.#failures.get(name)?.final) return;
+    if (this.#failures.delete(name)) this.#parts.changed();
   }
 
   #tell(failure: RaiseFailure): void {
     const before = this.#failures.get(failure.database);
+    // What is final stands: a controller that was away when it was told would take this pod for an owner.
+    if (before?.final && !failure.final) return;
     this.#failures.set(failure.database, failure);
     this.#parts.log.warn("the application cannot have its database", { ...failure });
     if (before?.message !== failure.message || failure.final) this.#parts.changed();
