@@ -21,7 +21,8 @@ import type { Fenced, JobOfTest } from "./fenced.ts";
 import { ModelledLease } from "./modelledlease.ts";
 import { freePort } from "./postgres.ts";
 
-const TIMING = { durationMs: 3_000, renewIntervalMs: 300, requestTimeoutMs: 300, marginMs: 500 };
+/** Renewed often, so that what a report says is soon there; long enough for a machine that is slow to start processes. */
+const TIMING = { durationMs: 20_000, renewIntervalMs: 300, requestTimeoutMs: 2_000, marginMs: 500 };
 
 export interface SidecarOfTestOptions {
   readonly generation?: number;
