@@ -93,10 +93,18 @@ export function templateProblem(spec: FencedJobSpec): { reason: Reason; message:
     };
   }
   const { volumes, initContainers } = pod;
-  const environments = [...list(pod.containers), ...list(initContainers)].map((container) => container?.env);
-  const empty = Object.entries({ volumes, initContainers, env: environments.flatMap(list) }).find(([, items]) =>
-    list(items).some((item) => item === null),
+  const fields = [...list(pod.containers), ...list(initContainers)].flatMap((container) =>
+    Object.entries({ env: container?.env, volumeMounts: container?.volumeMounts }),
   );
+  fields.push(...Object.entries({ volumes, initContainers, [PREFERRED]: antiAffinityOf(pod)?.[PREFERRED] }));
+  // It would be lost where ours is put beside it, and the API server not see it.
+  const single = fields.find(([, items]) => !Array.isArray(items ?? []));
+  if (single)
+    return {
+      reason: "InvalidTemplate",
+      message: `spec.template.spec has ${single[0]} that is no list. Begin each of its items with a dash`,
+    };
+  const empty = fields.find(([name, items]) => name !== "volumeMounts" && list(items).some((item) => item === null));
   if (empty)
     return {
       reason: "InvalidTemplate",
@@ -138,20 +146,22 @@ export function buildPod(parts: PodParts, attempt: number): Json {
 }
 
 const WEIGHT_MAX = 100;
+const PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution";
+const antiAffinityOf = ({ affinity }: Json): Json | undefined =>
+  (affinity as Json | undefined)?.podAntiAffinity as Json;
 
 /**
  * On another node than the job's other pods, where there is one with room. The scheduler does not know for most of a minute
  * that a node was lost: the successor of a lost owner would wait on the same node.
  */
 function apart(affinity: Json | undefined, { name }: JobMeta): Json {
-  const anti = affinity?.podAntiAffinity as Json | undefined;
+  const anti = antiAffinityOf({ affinity });
   const podAffinityTerm = {
     topologyKey: "kubernetes.io/hostname",
     labelSelector: { matchLabels: { [JOB_LABEL]: name } },
   };
-  const preferred = "preferredDuringSchedulingIgnoredDuringExecution";
-  const terms = [...list(anti?.[preferred]), { weight: WEIGHT_MAX, podAffinityTerm }];
-  return { ...affinity, podAntiAffinity: { ...anti, [preferred]: terms } };
+  const terms = [...list(anti?.[PREFERRED]), { weight: WEIGHT_MAX, podAffinityTerm }];
+  return { ...affinity, podAntiAffinity: { ...anti, [PREFERRED]: terms } };
 }
 
 /** A pod that has only the sidecar, as its one container: it raises the fences of `closes`, closes them, and ends. */
