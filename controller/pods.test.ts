@@ -122,6 +122,16 @@ describe("socket: true", () => {
   });
 });
 
+test("the account of the template stays the pod's, also by the field's older name, which kubectl still prints", () => {
+  const accountOf = (spec: object) =>
+    podOf([ledger], { containers: [{ name: "app" }], ...spec }).spec as { serviceAccountName?: string };
+  expect(accountOf({ serviceAccount: "billing" })).toMatchObject({ serviceAccountName: "billing" });
+  expect(accountOf({ serviceAccount: "billing" })).not.toHaveProperty("automountServiceAccountToken");
+  // As the API server reads both.
+  expect(accountOf({ serviceAccount: "old", serviceAccountName: "new" }).serviceAccountName).toBe("new");
+  expect(accountOf({})).toMatchObject({ serviceAccountName: "run-fencedjob", automountServiceAccountToken: false });
+});
+
 describe("what the API server would refuse is not lost where ours is put beside it", () => {
   const problemOf = (spec: object) => {
     const verdict = readSpec({ databases: [ledger], template: { spec } });

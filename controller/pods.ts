@@ -77,7 +77,8 @@ export function madeFrom(spec: FencedJobSpec): string {
 
 /** The account of the job's pods: the template's own, or one made for the job, which may touch its Lease only (D12). */
 export function serviceAccountOf(meta: JobMeta, spec: FencedJobSpec): { name: string; ours: boolean } {
-  const own = spec.template.spec.serviceAccountName;
+  // The API server takes the older name, too, where the newer is not set.
+  const own = spec.template.spec.serviceAccountName || spec.template.spec.serviceAccount;
   if (typeof own === "string" && own) return { name: own, ours: false };
   return { name: `${meta.name}-fencedjob`, ours: true };
 }
