@@ -268,8 +268,8 @@ test("a deletion is not held up for ever by a database that is gone: a Warning s
   const status = ended("PodGone");
   const at = (closingMs: number, change: Partial<Snapshot> = {}): Plan =>
     decide(aSnapshot({ job: { ...aSnapshot().job, deleting: true, closingMs }, status, ...change }));
-  expect(kinds(at(59_000))).toEqual(["createPod"]);
-  const over = at(60_000);
+  expect(kinds(at(61_000))).toEqual(["createPod"]);
+  const over = at(62_000);
   expect(kinds(over)).toEqual(["removeFinalizer"]);
   expect(over.events).toMatchObject([{ type: "Warning", reason: "FenceNotClosed" }]);
   // No higher one than ours: whoever made the job anew, here or in another cluster, is not to be closed.
@@ -286,8 +286,19 @@ test("a deletion is not held up for ever by a database that is gone: a Warning s
     fences: [{ ...aFence(), closed: true }],
   };
   const pods = [aPod(2, { phase: "Running" })];
-  const job = { ...aSnapshot().job, deleting: true, closingMs: 60_000 };
+  const job = { ...aSnapshot().job, deleting: true, closingMs: 62_000 };
   expect(decide(aSnapshot({ job, status: closed, pods, lease: aLease(2, 2) })).events).toEqual([]);
+});
+
+test("a closer has the drain time, in which it waits for an old transaction, behind the time to start and to try", () => {
+  const spec = aSpec({ drainSeconds: 120 });
+  const at = (closingMs: number): string[] =>
+    kinds(
+      decide(aSnapshot({ spec, job: { ...aSnapshot().job, deleting: true, closingMs }, status: ended("PodGone") })),
+    );
+  expect(at(60_000)).toEqual(["createPod"]);
+  expect(at(179_000)).toEqual(["createPod"]);
+  expect(at(180_000)).toEqual(["removeFinalizer"]);
 });
 
 test.each([
@@ -330,13 +341,13 @@ test("INV-3: an owner that is refused as another cluster has raised leaves no fe
 });
 
 test("the command that closes by hand is there whole, however long the API server's reason is", () => {
-  const job = { ...aSnapshot().job, deleting: true, closingMs: 61_000 };
+  const job = { ...aSnapshot().job, deleting: true, closingMs: 63_000 };
   const plan = decide(aSnapshot({ job, status: ended("PodGone"), creationProblem: "x".repeat(2_000) }));
   expect(plan.events[0]?.message.slice(0, 500)).toMatch(/--job billing\/run --generation 1 .* No pod could be made/);
 });
 
 test("a deletion that was given up says so once, though somebody else's finalizer keeps the FencedJob", () => {
-  const job = { ...aSnapshot().job, deleting: true, finalized: false, closingMs: 61_000 };
+  const job = { ...aSnapshot().job, deleting: true, finalized: false, closingMs: 63_000 };
   const plan = decide(aSnapshot({ job, status: ended("PodGone") }));
   expect(plan.events).toEqual([]);
 });

@@ -19,7 +19,7 @@ import { grantNext, watchOwner } from "./holding.ts";
 import { type OwnerState, type OwnershipEnd, ownReport, reportOf } from "./ownership.ts";
 import { isAlive, type PodView } from "./snapshot.ts";
 
-/** For a closer's pod to start, and to try a database that does not answer. */
+/** For a closer's pod to start, and to try a database that does not answer; then it may have to wait for old transactions to drain. */
 const CLOSES_MS_MAX = 60_000;
 /** For a sidecar whose application has ended, which closes at its own end, and for Kubernetes to delete what a FencedJob owns. */
 const SETTLES_MS_MAX = 10_000;
@@ -115,7 +115,7 @@ export function closeDown(draft: Draft, spec: FencedJobSpec, state: OwnerState |
   const fences = status.fences.filter(({ closed }) => !closed);
   const open = fences.map(({ database }) => database);
   if (!owner && !open.length) return allClosed(draft, waiting);
-  if ((job.deleting || status.failing) && giveUp(draft, fences)) return letGo(draft);
+  if ((job.deleting || status.failing) && giveUp(draft, spec, fences)) return letGo(draft);
   const last = waiting.find(({ uid, failed }) => failed && uid === status.history[0]?.uid);
   const settlesMs = SETTLES_MS_MAX - job.closingMs;
   // A closer's account, made in front of that, would be deleted with the rest, and the closer never be heard.
@@ -176,9 +176,9 @@ function wait(draft: Draft, message: string): false {
   return false;
 }
 
-function giveUp(draft: Draft, open: FencedJobStatus["fences"]): boolean {
+function giveUp(draft: Draft, { drainSeconds }: FencedJobSpec, open: FencedJobStatus["fences"]): boolean {
   const { job, namespaceEnding, creationProblem } = draft.snapshot;
-  const leftMs = CLOSES_MS_MAX - job.closingMs;
+  const leftMs = CLOSES_MS_MAX + drainSeconds * 1000 - job.closingMs;
   if (leftMs > 0 && !namespaceEnding) {
     draft.lookAgainIn(leftMs);
     return false;

@@ -71,8 +71,8 @@ test("INV-3: the fence of an owner that is out of reach past its deadline is clo
 test("a deadline is not held up for ever by a database that is gone: a Warning says what stays open", () => {
   const status = { ...atWork, owner: undefined, failing: { reason: "DeadlineExceeded", message: "too late" } };
   const gone = { pods: [], lease: null };
-  expect(condition(after(status, { ...gone, ...closing(59_000) }), "Failed")?.status).toBe("False");
-  const over = after(status, { ...gone, ...closing(60_000) });
+  expect(condition(after(status, { ...gone, ...closing(61_000) }), "Failed")?.status).toBe("False");
+  const over = after(status, { ...gone, ...closing(62_000) });
   expect(condition(over, "Failed")).toMatchObject({ status: "True", reason: "DeadlineExceeded" });
   expect(condition(over, "Failed")?.message).toMatch(/^too late; the fence of ledger could not be closed/);
   expect(over.events).toMatchObject([{ reason: "FenceNotClosed" }]);
@@ -86,7 +86,7 @@ test("a deadline is not held up for ever by a database that is gone: a Warning s
 test("a closer that is not waited for any longer is stopped: a job that has failed has no pod", () => {
   const failing = { reason: "DeadlineExceeded", message: "too late" };
   const status = { ...atWork, attempt: 2, generation: 2, owner: { ...owner(2, 2), closes: true }, failing };
-  const over = after(status, { pods: [aPod(2)], lease: aLease(2, 2), ...closing(60_000) });
+  const over = after(status, { pods: [aPod(2)], lease: aLease(2, 2), ...closing(62_000) });
   expect(condition(over, "Failed")).toMatchObject({ status: "True", reason: "DeadlineExceeded" });
   expect(over.status.owner).toBeUndefined();
   expect(kinds(over)).toEqual(["clearLease", "deletePod"]);

@@ -196,7 +196,7 @@ const snapshot: fc.Arbitrary<Snapshot> = fc
     deleting: flag(),
     inForeground: flag(0.3),
     finalized: flag(0.9),
-    closingMs: fc.constantFrom(0, 59_999, 60_000),
+    closingMs: fc.constantFrom(0, 61_999, 62_000),
     unchangedMs: fc.constantFrom(0, 5_999, 6_000, 9_999, 10_000, 600_000),
   })
   .map(({ status, pods, burned, lease, deleting, inForeground, finalized, closingMs, unchangedMs, ...rest }) =>
