@@ -346,6 +346,23 @@ test("the command that closes by hand is there whole, however long the API serve
   expect(plan.events[0]?.message.slice(0, 500)).toMatch(/--job billing\/run --generation 1 .* No pod could be made/);
 });
 
+test("the command that closes by hand can be pasted for any name of a fence, and for each of many databases", () => {
+  const names = ["ledger", "orders", "stock", "archive", "audit", "reports", "users", "mail"];
+  const databases = names.map((name, at) => ({ name, secretName: `the-secret-of-${name}`, port: 5432 + at }));
+  const spec = aSpec({ databases, fenceName: "Bob's run; $(id)" });
+  const fences = databases.map(({ name, secretName }) => ({ ...aFence(), database: name, secretName }));
+  const job = { ...aSnapshot().job, deleting: true, closingMs: 63_000 };
+  const { events } = decide(aSnapshot({ spec, job, status: { ...ended("PodGone"), fences } }));
+  expect(events).toHaveLength(names.length);
+  for (const [at, { message }] of events.entries()) {
+    expect(message).toContain(`the fence of ${names[at]} could not be closed`);
+    expect(message).toContain(`--job 'Bob'\\''s run; $(id)' --generation 1 `);
+    expect(message).toContain(`the-secret-of-${names[at]} -o jsonpath='{.data.uri}' | base64 -d)"`);
+    // What the API server takes of an event.
+    expect(Buffer.byteLength(message)).toBeLessThanOrEqual(1024);
+  }
+});
+
 test("a deletion that was given up says so once, though somebody else's finalizer keeps the FencedJob", () => {
   const job = { ...aSnapshot().job, deleting: true, finalized: false, closingMs: 63_000 };
   const plan = decide(aSnapshot({ job, status: ended("PodGone") }));

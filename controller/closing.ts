@@ -187,14 +187,15 @@ function giveUp(draft: Draft, { drainSeconds }: FencedJobSpec, open: FencedJobSt
   if (!job.finalized || !open.length) return true;
   // Last, as it can be so long that it is cut off.
   const problem = creationProblem ? ` . No pod could be made for it: ${creationProblem}` : "";
-  const names = open.map(({ database }) => database).join(", ");
   const { generation } = draft.status;
-  const commands = open.map(({ secretName }) => closeCommand(draft, secretName)).join(" ; ");
-  draft.event(
-    "Warning",
-    "FenceNotClosed",
-    `the fence of ${names} could not be closed: a pod of the job that still runs somewhere could write there under generation ${generation} or below. To close it by hand: ${commands}${problem}`,
-  );
+  // One each: together they would be cut off.
+  for (const { database, secretName } of open) {
+    draft.event(
+      "Warning",
+      "FenceNotClosed",
+      `the fence of ${database} could not be closed: a pod of the job that still runs somewhere could write there under generation ${generation} or below. To close it by hand: ${closeCommand(draft, secretName)}${problem}`,
+    );
+  }
   return true;
 }
 
@@ -202,8 +203,10 @@ function giveUp(draft: Draft, { drainSeconds }: FencedJobSpec, open: FencedJobSt
 function closeCommand(draft: Draft, secretName = "…"): string {
   const { namespace } = draft.snapshot.job;
   const uri = `$(kubectl get secret -n ${namespace} ${secretName} -o jsonpath='{.data.uri}' | base64 -d)`;
-  return `fencedjob db close --job ${fenceNameOf(draft)} --generation ${draft.status.generation} --database-url "${uri}"`;
+  return `fencedjob db close --job ${shellWord(fenceNameOf(draft))} --generation ${draft.status.generation} --database-url "${uri}"`;
 }
+
+const shellWord = (text: string): string => (/^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 function fenceNameOf({ snapshot: { spec, job } }: Draft): string {
   return (spec.ok && spec.spec.fenceName) || `${job.namespace}/${job.name}`;
