@@ -207,6 +207,10 @@ describe("timing", () => {
 
   test("a renewal is overdue before the lease runs out", () => {
     expect(overdueMs(TIMING)).toBe(6_000);
+    // As rarely as it may be renewed: whoever waits for two intervals would leave the job alone behind the lease's end.
+    const rare = { ...TIMING, durationMs: 10_000, renewIntervalMs: 6_000, requestTimeoutMs: 2_000, marginMs: 1_000 };
+    expect(() => assertTiming(rare)).not.toThrow();
+    expect(overdueMs(rare)).toBe(10_000);
   });
 });
 

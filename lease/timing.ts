@@ -55,7 +55,7 @@ export function silentMs({ renewIntervalMs }: LeaseTiming): number {
   return 1.25 * renewIntervalMs;
 }
 
-/** Unchanged for this long, a record's renewal is overdue: a successor is prepared, nothing is claimed. */
-export function overdueMs({ renewIntervalMs, requestTimeoutMs }: LeaseTiming): number {
-  return renewIntervalMs + Math.max(renewIntervalMs, requestTimeoutMs);
+/** Unchanged for this long, a record's renewal is overdue: a successor is prepared, nothing is claimed. Not later than the lease runs out. */
+export function overdueMs({ durationMs, renewIntervalMs, requestTimeoutMs }: LeaseTiming): number {
+  return Math.min(durationMs, renewIntervalMs + Math.max(renewIntervalMs, requestTimeoutMs));
 }
