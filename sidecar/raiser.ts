@@ -198,7 +198,8 @@ export class Raiser {
     const credentials = databases.credentials(database.dir);
     if (!credentials.ok) {
       const message = `Secret "${database.secretName}" in namespace "${config.namespace}" gives no address: ${credentials.problem}.`;
-      const hint = `Create it: kubectl create secret generic -n ${config.namespace} ${database.secretName} --from-literal=uri=postgres://… ; it is read again by itself.`;
+      // Also where there is one: nothing here can tell.
+      const hint = `Give it one: kubectl create secret generic -n ${config.namespace} ${database.secretName} --from-literal=uri='postgres://…' --dry-run=client -o yaml | kubectl apply -f - ; it is read again by itself.`;
       return { database: database.name, code: "LF017", message, hint, final: false, floor: null };
     }
     const { address } = credentials;
