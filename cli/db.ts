@@ -9,6 +9,7 @@ import { makeRole } from "../fence/role.ts";
 import { addressFromUrl } from "../fence/url.ts";
 import { systemClock } from "../platform/clock.ts";
 import { systemRandom } from "../platform/random.ts";
+import { byHand } from "./byhand.ts";
 
 /** Exit code of a command that the database or the fence refused. */
 const REFUSED = 1;
@@ -221,7 +222,7 @@ function refusable<T>(run: (options: T) => Promise<void>): (options: T) => Promi
     } catch (error) {
       const lines =
         error instanceof FenceError
-          ? [error.message, error.detail && `DETAIL: ${error.detail}`, `HINT:   ${error.hint}`]
+          ? [error.message, error.detail && `DETAIL: ${error.detail}`, `HINT:   ${byHand(error.hint)}`]
           : [error instanceof Error ? error.message : String(error)];
       for (const line of lines) if (line) process.stderr.write(`${line}\n`);
       process.exitCode = REFUSED;

@@ -13,6 +13,7 @@ import type { ServerCertificate } from "../sidecar/wire/opening.ts";
 import { probeSession } from "../sidecar/wire/probe.ts";
 import { type RunningProxy, startProxy } from "../sidecar/wire/proxy.ts";
 import { fenceVerdict, isLoss, sayVerdict, type Verdict } from "../sidecar/wire/verdict.ts";
+import { byHand } from "./byhand.ts";
 import { processLogger } from "./process.ts";
 import { untilTerminated } from "./terminated.ts";
 
@@ -65,7 +66,7 @@ export function registerProxy(program: Command): void {
         if (!(error instanceof FenceError)) throw error;
         say(error.message);
         if (error.detail) say(`  ${error.detail}`);
-        say(`  ${error.code === "LF001" ? HIGHER : error.hint}`);
+        say(`  ${error.code === "LF001" ? HIGHER : byHand(error.hint)}`);
         process.exitCode = error.final ? FENCED_OUT : 1;
       }
     });
@@ -97,7 +98,7 @@ async function runProxy(options: ProxyCommand): Promise<number> {
     signal,
   });
   if (refused) {
-    for (const line of [refused.message, `  ${refused.hint}`]) say(line);
+    for (const line of [refused.message, `  ${byHand(refused.hint)}`]) say(line);
     return REFUSED;
   }
   const permit = new Permit();
