@@ -72,6 +72,14 @@ test("with watchNamespace the controller's rights end at that namespace", async 
   expect(kinds).toEqual([["Role", "billing"]]);
 });
 
+test("a namespace may have a name that YAML takes for a number or a truth", async () => {
+  for (const name of ["2024", "no"]) {
+    const rendered = await render("-n", name, "--set-string", `watchNamespace=${name}`);
+    expect(rendered).toContain(`namespace: "${name}"`);
+    expect(rendered).not.toMatch(new RegExp(`(namespace|metadata\\.name): ${name}\\b`));
+  }
+});
+
 test("one replica has no budget that would stop a drain; more of them have", async () => {
   const kinds = async (replicas: number): Promise<string[]> =>
     objects(await render("--set", `replicas=${replicas}`)).map(({ kind }) => kind);

@@ -302,7 +302,7 @@ describe("the chart", () => {
 
   test("of one namespace holds the policy to that namespace, where another release's controller does not work", async () => {
     expect(await render("--set", "watchNamespace=billing")).toMatch(
-      /namespaceSelector:\s+matchLabels: \{ kubernetes\.io\/metadata\.name: billing \}/,
+      /namespaceSelector:\s+matchLabels: \{ kubernetes\.io\/metadata\.name: "billing" \}/,
     );
   });
 

@@ -4,7 +4,7 @@
 
 {{- define "fencedjob.selector" -}}
 app.kubernetes.io/name: fencedjob
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "fencedjob.labels" -}}
