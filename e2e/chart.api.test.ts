@@ -80,6 +80,14 @@ test("a namespace may have a name that YAML takes for a number or a truth", asyn
   }
 });
 
+test("a private registry: the controller is pulled with its Secret, and so is what lets go of the FencedJobs after an uninstall", async () => {
+  const pods = objects(await render("--set", "imagePullSecrets[0].name=regcred")).flatMap(({ kind, spec }) =>
+    kind === "Deployment" || kind === "Job" ? (spec as { template: object }).template : [],
+  );
+  expect(pods).toHaveLength(2);
+  for (const pod of pods) expect(pod).toMatchObject({ spec: { imagePullSecrets: [{ name: "regcred" }] } });
+});
+
 test("one replica has no budget that would stop a drain; more of them have", async () => {
   const kinds = async (replicas: number): Promise<string[]> =>
     objects(await render("--set", `replicas=${replicas}`)).map(({ kind }) => kind);
