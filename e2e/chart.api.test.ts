@@ -65,6 +65,22 @@ test("the default controller may read no Secret, and nothing with a wildcard", a
   }
 });
 
+test("the controller has the verbs that its code uses, and no other", async () => {
+  const role = objects(await render()).find(
+    ({ kind, metadata }) => kind === "ClusterRole" && metadata.name === "fencedjob",
+  );
+  expect(role?.rules?.map(({ resources, verbs }) => [resources.join(), verbs.join()])).toEqual([
+    ["fencedjobs", "get,list,watch,update,delete"],
+    ["fencedjobs/status,fencedjobs/finalizers", "update"],
+    ["pods", "get,list,watch,create,delete"],
+    ["leases", "get,list,watch,create,update"],
+    // Server-side apply.
+    ["serviceaccounts", "create,patch"],
+    ["roles,rolebindings", "create,patch"],
+    ["events", "create,patch"],
+  ]);
+});
+
 test("with watchNamespace the controller's rights end at that namespace", async () => {
   const kinds = objects(await render("--set", "watchNamespace=billing"))
     .filter(({ rules }) => rules?.some(({ resources }) => resources.includes("pods")))
