@@ -5,7 +5,7 @@
 import type { FencedJob } from "./api/status.ts";
 import { FINALIZER, withoutFinalizer } from "./finalizer.ts";
 import { type KubeApi, RESOURCES } from "./kube/api.ts";
-import { unlessMoved } from "./kube/errors.ts";
+import { isNotServed, unlessMoved } from "./kube/errors.ts";
 import type { KubeObject } from "./kube/objects.ts";
 
 /** Returns how many had it. Those that change meanwhile are met again by the next pass. */
@@ -13,7 +13,12 @@ export async function releaseFencedJobs(api: KubeApi, namespace?: string): Promi
   let released = 0;
   for (;;) {
     const selection = namespace === undefined ? {} : { namespace };
-    const { items } = await api.list<FencedJob & KubeObject>(RESOURCES.fencedJobs, selection);
+    const list = api.list<FencedJob & KubeObject>(RESOURCES.fencedJobs, selection);
+    const { items } = await list.catch((error) => {
+      // Who deletes the CRD first has no FencedJob left.
+      if (isNotServed(error)) return { items: [] };
+      throw error;
+    });
     const held = items.filter(({ metadata }) => metadata.finalizers?.includes(FINALIZER));
     if (!held.length) return released;
     for (const job of held) {

@@ -53,6 +53,10 @@ export const isAlreadyExists = (error: unknown): boolean =>
 export const isNotFound = (error: unknown): boolean =>
   has(error, ({ status, reason }) => status === 404 && reason === "NotFound");
 
+/** The server knows no such resource: its CRD is not there. One that is starting says so by 503. */
+export const isNotServed = (error: unknown): boolean =>
+  has(error, ({ status, reason }) => status === 404 && reason !== "NotFound");
+
 /** The resource version or continue token is too old: list anew. */
 export const isGone = (error: unknown): boolean => has(error, ({ status }) => status === 410);
 
