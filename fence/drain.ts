@@ -6,6 +6,7 @@ import type { Client } from "pg";
 import type { Clock } from "../platform/clock.ts";
 import { type Connect, onDatabase } from "./connection.ts";
 import type { DatabaseAddress, FenceIdentity } from "./database.ts";
+import { quoteLiteral } from "./enter.ts";
 import { FenceError } from "./errors.ts";
 import type { Statement } from "./move.ts";
 
@@ -135,6 +136,7 @@ function describe(blocker: Blocker): string {
 
 function remedy(blocker: Blocker | undefined): string {
   if (!blocker) return "Look for locks on tables fence.gate_*.";
-  if (blocker.prepared !== null) return `Run, as an administrator: ROLLBACK PREPARED '${blocker.prepared}'.`;
+  if (blocker.prepared !== null)
+    return `Run, as an administrator: ROLLBACK PREPARED ${quoteLiteral(blocker.prepared)}.`;
   return `End it, as an administrator: SELECT pg_terminate_backend(${blocker.pid}).`;
 }
