@@ -22,8 +22,9 @@ beforeAll(async () => {
 
 afterAll(() => server?.stop());
 
-const render = (...args: string[]): Promise<string> =>
-  run([programPath("helm"), "template", "fencedjob", CHART, "-n", "fencedjob-system", ...args]);
+const render = (...args: string[]): Promise<string> => renderAs("fencedjob", ...args);
+const renderAs = (release: string, ...args: string[]): Promise<string> =>
+  run([programPath("helm"), "template", release, CHART, "-n", "fencedjob-system", ...args]);
 
 interface Rendered {
   kind: string;
@@ -79,6 +80,15 @@ test("the controller has the verbs that its code uses, and no other", async () =
     ["roles,rolebindings", "create,patch"],
     ["events", "create,patch"],
   ]);
+});
+
+test("nothing is called as a FencedJob's account and role are: made in the release's namespace, it would take the controller's place", async () => {
+  for (const release of ["invoices", "my-fencedjob", "a-fencedjob-fencedjob", `${"a".repeat(40)}-fencedjob`]) {
+    const names = objects(await renderAs(release, "--set", "watchNamespace=fencedjob-system")).map(
+      ({ metadata }) => metadata.name,
+    );
+    expect(names.filter((name) => name.endsWith("-fencedjob"))).toEqual([]);
+  }
 });
 
 test("with watchNamespace the controller's rights end at that namespace", async () => {

@@ -1,5 +1,9 @@
+{{- /* Never NAME-fencedjob: so the account and the role of the FencedJob NAME's pods are called, which are written over whatever is there. */}}
 {{- define "fencedjob.name" -}}
-{{- if contains "fencedjob" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-fencedjob" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- $ours := "(-fencedjob)*[-.]*$" }}
+{{- $name := regexReplaceAll $ours .Release.Name "" }}
+{{- if not (contains "fencedjob" $name) }}{{ $name = printf "fencedjob-%s" $name }}{{ end }}
+{{- regexReplaceAll $ours ($name | trunc 50) "" }}
 {{- end }}
 
 {{- define "fencedjob.selector" -}}
