@@ -154,6 +154,21 @@ const SERVER_TEXT: Readonly<Record<string, Describe>> = {
   }),
 };
 
+/** What `db install` and `db role` have failed with: an administrator runs them, and needs another right than an application. */
+export function toAdministrator(error: unknown, address: DatabaseAddress): unknown {
+  const sqlState = sqlStateOf(error);
+  const detail = `PostgreSQL says: ${error instanceof Error ? error.message : error}. Nothing was changed.`;
+  // There is no fence_sidecar that could be granted.
+  if (sqlState === "42704") return new FenceError("LF011", { ...missingSchema(address), detail, cause: error });
+  if (sqlState !== "42501") return error;
+  return new FenceError("LF012", {
+    message: `role "${address.user}" is no administrator of database "${address.database}"`,
+    detail,
+    hint: "Run it as an administrator: a superuser, or a role with CREATEROLE, and CREATE on the database; from PostgreSQL 16 on the one that installed the fence schema.",
+    cause: error,
+  });
+}
+
 function connectionError(error: unknown, original: string, address: DatabaseAddress, doing: string): FenceError {
   const code = String((error as ErrorLike | undefined)?.code ?? "");
   const where = whereIs(address);

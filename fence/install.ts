@@ -10,7 +10,7 @@ import { type Clock, systemClock } from "../platform/clock.ts";
 import { onDatabase } from "./connection.ts";
 import type { DatabaseAddress } from "./database.ts";
 import { quoteIdentifier } from "./enter.ts";
-import { FenceError, sqlStateOf } from "./errors.ts";
+import { FenceError, sqlStateOf, toAdministrator } from "./errors.ts";
 import { loadMigrations, type Migration, SCHEMA_VERSION } from "./migrations.ts";
 
 export interface InstallOptions {
@@ -55,7 +55,7 @@ export async function install(address: DatabaseAddress, options: InstallOptions 
         await client.query("COMMIT");
         return installed;
       } catch (error) {
-        if (attempt >= ATTEMPTS_MAX || !COLLISION.has(sqlStateOf(error) ?? "")) throw error;
+        if (attempt >= ATTEMPTS_MAX || !COLLISION.has(sqlStateOf(error) ?? "")) throw toAdministrator(error, address);
         await client.query("ROLLBACK");
         await clock.sleep(LOCK_POLL_MS * attempt, options.signal);
       }

@@ -9,7 +9,7 @@ import { type Random, systemRandom } from "../platform/random.ts";
 import { onDatabase } from "./connection.ts";
 import type { DatabaseAddress } from "./database.ts";
 import { quoteIdentifier, quoteLiteral } from "./enter.ts";
-import { FenceError } from "./errors.ts";
+import { FenceError, toAdministrator } from "./errors.ts";
 
 export interface RoleOptions {
   readonly name: string;
@@ -30,32 +30,40 @@ export async function makeRole(address: DatabaseAddress, options: RoleOptions): 
   const clock = options.clock ?? systemClock;
   const connection = { clock, timeoutMs: ROLE_MS_MAX, signal: options.signal, doing: "db role" };
   return await onDatabase(address, connection, async (client) => {
-    await client.query("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE");
-    await client.query("SET LOCAL search_path = pg_catalog");
-    const role = quoteIdentifier(options.name);
-    const { rowCount } = await client.query("SELECT FROM pg_roles WHERE rolname = $1", [options.name]);
-    const created = !rowCount;
-    if (created) {
-      await client.query(
-        `CREATE ROLE ${role} LOGIN INHERIT NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS`,
-      );
+    try {
+      return await makeInTransaction(client, options);
+    } catch (error) {
+      throw toAdministrator(error, address);
     }
-    if (options.password !== undefined) {
-      const verifier = scramVerifier(options.password, options.random ?? systemRandom);
-      await client.query(`ALTER ROLE ${role} PASSWORD ${quoteLiteral(verifier)}`);
-    }
-    await client.query(`GRANT fence_sidecar TO ${role}`);
-    const database = await client.query("SELECT current_database() AS name");
-    const inDatabase = `DATABASE ${quoteIdentifier(database.rows[0].name)}`;
-    await client.query(`GRANT CONNECT ON ${inDatabase} TO ${role}`);
-    if (options.readOnlyDefault) {
-      await client.query(`ALTER ROLE ${role} IN ${inDatabase} SET default_transaction_read_only = on`);
-    }
-    await letTakeoverEndSessions(client, options.name);
-    await refuseUnfenceable(client, options.name);
-    await client.query("COMMIT");
-    return { created };
   });
+}
+
+async function makeInTransaction(client: Client, options: RoleOptions): Promise<{ created: boolean }> {
+  await client.query("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE");
+  await client.query("SET LOCAL search_path = pg_catalog");
+  const role = quoteIdentifier(options.name);
+  const { rowCount } = await client.query("SELECT FROM pg_roles WHERE rolname = $1", [options.name]);
+  const created = !rowCount;
+  if (created) {
+    await client.query(
+      `CREATE ROLE ${role} LOGIN INHERIT NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS`,
+    );
+  }
+  if (options.password !== undefined) {
+    const verifier = scramVerifier(options.password, options.random ?? systemRandom);
+    await client.query(`ALTER ROLE ${role} PASSWORD ${quoteLiteral(verifier)}`);
+  }
+  await client.query(`GRANT fence_sidecar TO ${role}`);
+  const database = await client.query("SELECT current_database() AS name");
+  const inDatabase = `DATABASE ${quoteIdentifier(database.rows[0].name)}`;
+  await client.query(`GRANT CONNECT ON ${inDatabase} TO ${role}`);
+  if (options.readOnlyDefault) {
+    await client.query(`ALTER ROLE ${role} IN ${inDatabase} SET default_transaction_read_only = on`);
+  }
+  await letTakeoverEndSessions(client, options.name);
+  await refuseUnfenceable(client, options.name);
+  await client.query("COMMIT");
+  return { created };
 }
 
 async function letTakeoverEndSessions(client: Client, name: string): Promise<void> {
