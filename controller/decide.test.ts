@@ -175,6 +175,16 @@ test.each(["InvalidTemplate", "AdmissionUnavailable"] as const)(
   },
 );
 
+test.each(["Ledger_DB", "ledger db", "a;reboot", "-ledger"])(
+  "a Secret cannot be called %s, and the commands of messages have its name",
+  (secretName) => {
+    const template = { spec: { containers: [{ name: "app" }] } };
+    const problems = [expect.stringContaining("spec.databases.0.secretName")];
+    expect(readSpec({ databases: [{ name: "ledger", secretName }], template })).toEqual({ ok: false, problems });
+    expect(readSpec({ databases: [{ name: "ledger", secretName: "ledger.db-1" }], template }).ok).toBe(true);
+  },
+);
+
 test("an invalid spec touches nothing and says every problem", () => {
   const spec = readSpec({ databases: [], lease: { durationSeconds: "ten" } });
   const plan = decide(aSnapshot({ spec, status: owned(), pods: [aPod(1)], lease: aLease(1, 1) }));

@@ -40,8 +40,8 @@ const databaseSpec = z
       .describe("Name of the database in status, conditions and events."),
     secretName: z
       .string()
-      .min(1)
       .max(253)
+      .regex(/^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/)
       .describe(
         "Secret with `uri` or libpq's parameters (host, dbname, user, password, sslmode, …), and ca.crt; mounted into the sidecar only.",
       ),
