@@ -83,7 +83,6 @@ export const REASONS = {
   RaisedElsewhere:
     "Another cluster raised the fence of this name last; nothing is raised over it until spec.takeOver says so, with the command in the message.",
   // events only
-  PodCreated: "A candidate's pod was created.",
   UnknownPod: "A pod claims to be the job's, and the controller has not made it; it is granted nothing, and deleted.",
   WriteRefused: "Writes of an older generation were refused after its end.",
   FenceRaised: "A database accepted the new generation.",
