@@ -82,6 +82,15 @@ test("the controller has the verbs that its code uses, and no other", async () =
   ]);
 });
 
+test("releases of one name, each for its own namespace, share no object", async () => {
+  const names = async (namespace: string): Promise<string[]> =>
+    objects(await render("-n", namespace, "--set", `watchNamespace=${namespace}`, "--set", "crds.install=false")).map(
+      ({ kind, metadata }) => [kind, metadata.namespace, metadata.name].join("/"),
+    );
+  const others = await names("shipping");
+  expect((await names("billing")).filter((name) => others.includes(name))).toEqual([]);
+});
+
 test("nothing is called as a FencedJob's account and role are: made in the release's namespace, it would take the controller's place", async () => {
   for (const release of ["invoices", "my-fencedjob", "a-fencedjob-fencedjob", `${"a".repeat(40)}-fencedjob`]) {
     const names = objects(await renderAs(release, "--set", "watchNamespace=fencedjob-system")).map(

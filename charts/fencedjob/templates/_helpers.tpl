@@ -6,6 +6,11 @@
 {{- regexReplaceAll $ours ($name | trunc 50) "" }}
 {{- end }}
 
+{{- /* Of what belongs to the cluster: releases of one name, each for its own namespace, stand side by side. */}}
+{{- define "fencedjob.clusterName" -}}
+{{ include "fencedjob.name" . }}{{ if .Values.watchNamespace }}.{{ .Release.Namespace }}{{ end }}
+{{- end }}
+
 {{- define "fencedjob.selector" -}}
 app.kubernetes.io/name: fencedjob
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
