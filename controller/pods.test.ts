@@ -132,6 +132,19 @@ test("the account of the template stays the pod's, also by the field's older nam
   expect(accountOf({})).toMatchObject({ serviceAccountName: "run-fencedjob", automountServiceAccountToken: false });
 });
 
+test("the fence's name reaches the sidecar as it is written, though the kubelet expands $(…) and $$ in a variable", () => {
+  for (const fenceName of ["billing/$$run", "$(POD_NAME)", "$(KUBERNETES_SERVICE_HOST)/run", "a$b"]) {
+    const verdict = readSpec({ fenceName, databases: [ledger], template: { spec: { containers: [{ name: "app" }] } } });
+    if (!verdict.ok) throw new Error(verdict.problems.join());
+    const meta = { name: "run", namespace: "billing", uid: "u" };
+    const sidecar = { image: "i", imagePullPolicy: "Always", resources: {} };
+    const pod = buildPod({ meta, spec: verdict.spec, sidecar, issuer: "c" }, 1) as unknown as Pod;
+    const written = pod.spec.initContainers[0]?.env?.find(({ name }) => name === "FENCEDJOB_SIDECAR")?.value ?? "";
+    const expanded = written.replaceAll(/\$(?:(\$)|\(([^)]*)\))/g, (_all, escaped) => escaped ?? "expanded");
+    expect(JSON.parse(expanded).fenceName).toBe(fenceName);
+  }
+});
+
 describe("what the API server would refuse is not lost where ours is put beside it", () => {
   const problemOf = (spec: object) => {
     const verdict = readSpec({ databases: [ledger], template: { spec } });

@@ -307,7 +307,8 @@ function sidecarContainer({ meta, spec, sidecar, issuer, closes }: PodParts, pur
     imagePullPolicy: sidecar.imagePullPolicy,
     args: ["sidecar"],
     env: [
-      { name: SIDECAR_ENV, value: JSON.stringify(config) },
+      // The kubelet expands $(…) and $$ in a variable: a fence's name would be another one.
+      { name: SIDECAR_ENV, value: JSON.stringify(config).replaceAll("$", "\\u0024") },
       field("POD_NAME", "metadata.name"),
       field("POD_UID", "metadata.uid"),
     ],
