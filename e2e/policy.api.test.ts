@@ -306,6 +306,12 @@ describe("the chart", () => {
     );
   });
 
+  test("is that of the controller alone where a list of further users is taken back", async () => {
+    expect(await render("--set", "policy.exemptUsers=null")).toContain(
+      `username in ['system:serviceaccount:${SYSTEM}:fencedjob']`,
+    );
+  });
+
   test("takes no name that would end the expression it stands in", async () => {
     await expect(render("--set", "policy.exemptUsers={a'b}")).rejects.toThrow(/exemptUsers/);
   });
