@@ -202,6 +202,17 @@ const ATTACKS: Record<string, Attack> = {
     before: [[query("SET standard_conforming_strings = off")]],
     attempt: [[query(`SELECT N'\\''; COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT; SELECT '1'`)]],
   },
+  "B'…' that goes on in the next line, without standard_conforming_strings, is cut as PostgreSQL does": {
+    // There is such a table: what it would have had as a default is not looked at.
+    before: [[query("CREATE TEMP TABLE there ()")], [query("SET standard_conforming_strings = off")]],
+    attempt: [
+      [
+        query(
+          `CREATE TEMP TABLE IF NOT EXISTS there (b bit DEFAULT B'0'\n'\\'); COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT --')`,
+        ),
+      ],
+    ],
+  },
   "SJIS asked for in the session ends it before a backslash inside of a character is looked at": {
     before: [[query("SET client_encoding = 'SJIS'")]],
     attempt: [[text("SET a.b = E'", 0x95, 0x5c, `'; COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT; SET a.c = '1'`)]],

@@ -46,6 +46,10 @@ describe("lexer: how many statements", () => {
   test("with standard_conforming_strings off a backslash hides a quote", () => {
     expect(count("SELECT '\\'; SELECT 2'", { standardStrings: false })).toBe(1);
   });
+
+  test.each(["b", "X"])("… but not in %s'…', on a later line neither", (letter) => {
+    expect(count(`SELECT ${letter}'0' -- x\n'\\'; SELECT 2 --'`, { standardStrings: false })).toBe(2);
+  });
 });
 
 describe("lexer: what a statement does to transactions", () => {

@@ -215,30 +215,35 @@ export class Scanner {
 
   /** A string constant, and its continuations on later lines, which are read by the same rule. */
   #string(backslashes: boolean, words: string[]): void {
-    for (;;) {
+    do {
       const start = this.#at;
       this.#quoted(QUOTE, backslashes);
       this.#value(words, start + 1, this.#at - 1);
-      const after = this.#at;
-      let newline = false;
-      while (this.#at < this.#end) {
-        const c = this.#bytes[this.#at] as number;
-        if (c === NEWLINE || c === RETURN) newline = true;
-        if (isSpace(c)) this.#at++;
-        else if (c === DASH && this.#bytes[this.#at + 1] === DASH) this.#skipLine();
-        else break;
-      }
-      if (!newline || this.#at >= this.#end || this.#bytes[this.#at] !== QUOTE) {
-        this.#at = after;
-        return;
-      }
-    }
+    } while (this.#goesOn());
   }
 
-  /** B'…' or X'…': neither a backslash nor a second quote is part of it. */
+  /** B'…' or X'…', and its continuations: neither a backslash nor a second quote is part of it. */
   #bits(): void {
-    const close = this.#bytes.indexOf(QUOTE, this.#at + 1);
-    this.#at = close === -1 || close >= this.#end ? this.#end : close + 1;
+    do {
+      const close = this.#bytes.indexOf(QUOTE, this.#at + 1);
+      this.#at = close === -1 || close >= this.#end ? this.#end : close + 1;
+    } while (this.#goesOn());
+  }
+
+  /** Whether the constant before goes on behind a new line: then at the quote there. */
+  #goesOn(): boolean {
+    const after = this.#at;
+    let newline = false;
+    while (this.#at < this.#end) {
+      const c = this.#bytes[this.#at] as number;
+      if (c === NEWLINE || c === RETURN) newline = true;
+      if (isSpace(c)) this.#at++;
+      else if (c === DASH && this.#bytes[this.#at + 1] === DASH) this.#skipLine();
+      else break;
+    }
+    if (newline && this.#at < this.#end && this.#bytes[this.#at] === QUOTE) return true;
+    this.#at = after;
+    return false;
   }
 
   #quoted(quote: number, backslashes: boolean): void {
