@@ -179,6 +179,13 @@ describe("Session", () => {
     expect(setup.counters.read().refusedUnconfirmed).toBe(1);
   });
 
+  test.each(["ROLLBACK; INSERT", "ROLLBACK TO a; INSERT; COMMIT"])("INV-5: … nor what stands behind it: %s", (text) => {
+    const setup = inBlock();
+    setup.permit = "unconfirmed";
+    setup.client(query(text));
+    expect(setup.sent()).toEqual([expect.stringMatching(/^SELECT fence\.refuse\('LF002'/)]);
+  });
+
   test("INV-10: the COMMIT of a block that a refusal failed is refused again, also under a valid permit", () => {
     const setup = inBlock();
     setup.permit = "unconfirmed";

@@ -12,6 +12,7 @@ import { FRONT, IDLE, IN_BLOCK, query, readyForQuery } from "./messages.ts";
 import type { Outgoing } from "./outgoing.ts";
 import { readFingerprint } from "./reads.ts";
 import * as reply from "./replies.ts";
+import type { Statement } from "./statements.ts";
 
 /** Text of one simple query; larger goes as parameters or COPY. It is read as a whole to find its transactions. */
 export const QUERY_BYTES_MAX = 16 * 1024 * 1024;
@@ -45,7 +46,9 @@ export class SimpleProtocol {
     const text = this.#lex(bytes, start + 5, end - 1);
     if (!text) return this.#refuseQuery(notSupported("so many statements in one message", "Send it in pieces."));
     const first = text.statements[0];
-    const blocked = this.#out.blocked(first, text.count === 0);
+    // What stands behind a ROLLBACK is work (INV-5).
+    const passes = text.count > 1 && first && undoes(first) ? undefined : first;
+    const blocked = this.#out.blocked(passes, text.count === 0);
     if (blocked === "hold") return HOLD;
     if (blocked) return this.#refuseQuery(blocked);
     const plan = planQuery(core, text);
@@ -180,6 +183,8 @@ export class SimpleProtocol {
     return PASS;
   }
 }
+
+const undoes = ({ kind }: Statement): boolean => kind === "rollback" || kind === "rollbackTo";
 
 function isPlainAscii(bytes: Buffer, start: number, end: number): boolean {
   for (let at = start; at < end; at++) if ((bytes[at] as number) >= 0x80 || bytes[at] === 0x5c) return false;
