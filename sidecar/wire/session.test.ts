@@ -2,6 +2,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { bracketSql } from "../../fence/enter.ts";
+import { run } from "../../testing/requests.ts";
 import {
   answers,
   apart,
@@ -194,6 +195,21 @@ describe("Session", () => {
     setup.heard();
     setup.client(query("COMMIT")).server(error("ERROR", "25P02"), readyForQuery(0x45));
     expect(setup.heard()).toEqual(["E LF002", "Z"]);
+  });
+
+  test.each([
+    ["a simple query", query("INSERT")],
+    ["a function call", message(FRONT.functionCall, Buffer.alloc(10))],
+  ])("INV-10: … also when the refused one was %s in an unfinished group", (_what, request) => {
+    const setup = inBlock().client(...run("SELECT f()"));
+    setup.permit = "unconfirmed";
+    setup.client(request).server(...answers("12"), complete("SELECT 1"));
+    setup.server(error("ERROR", "LF002"), readyForQuery(0x45));
+    setup.permit = "valid";
+    setup.heard();
+    setup.sent();
+    setup.client(query("COMMIT"));
+    expect(setup.sent()).toEqual([expect.stringMatching(/^SELECT fence\.refuse\('LF002'/)]);
   });
 
   test("a COMMIT that meets an unconfirmed permit and then the session's end is one refusal, not two", () => {

@@ -154,10 +154,13 @@ export class SimpleProtocol {
   }
 
   #refuseQuery(error: WireError): Action {
+    const core = this.#core;
     this.#out.push(query(this.#out.refusalText(error)));
-    this.#core.replies.push(reply.QUERY | reply.REFUSAL);
-    this.#core.query = undefined;
-    this.#core.unpredictable = true;
+    core.replies.push(reply.QUERY | reply.REFUSAL);
+    core.query = undefined;
+    core.unpredictable = true;
+    // Its ReadyForQuery ends the group in front of it, and says that the block has failed (INV-10).
+    core.inGroup = false;
     return DROP;
   }
 
