@@ -287,6 +287,8 @@ export class ExtendedProtocol {
     core.replies.push(reply.EXECUTE | reply.OWN | reply.REFUSAL);
     core.dropping = true;
     core.unpredictable = true;
+    // Of the bracket that was to be opened for what is refused; an open one is closed at the Sync.
+    core.bracketFailure = undefined;
     return DROP;
   }
 }

@@ -145,3 +145,36 @@ test("why a bracket did not open is what failed first, and no notice of the prox
   setup.server(...answers("312"), error("ERROR", "53200"), IDLE, ...apartAnswers("SET", "SELECT 1"));
   expect(setup.heard()).toEqual(["E 57014", "Z"]);
 });
+
+const REFUSED = [error("ERROR", "LF002"), IDLE];
+
+test("a bracket that opens when the permit has just ended is closed behind the refusal", () => {
+  const setup = new Setup().client(query("VACUUM")).server(...apartAnswers("SELECT 1"));
+  setup.sent();
+  setup.permit = "unconfirmed";
+  setup.server(parameterStatus("default_transaction_read_only", "off"), ...apartAnswers("SELECT 1", "SET"));
+  const { unlock } = bracketSql(1, IDENTITY);
+  expect(setup.sent()).toEqual([expect.stringContaining("LF002"), ...apart(READ_ONLY_DEFAULT, unlock)]);
+  const shut = parameterStatus("default_transaction_read_only", "on");
+  setup.server(...REFUSED, shut, ...apartAnswers("SET", "SELECT 1"));
+  expect(setup.heard()).toEqual(["E LF002", "Z"]);
+  setup.permit = "valid";
+  setup.client(...run("INSERT"), sync());
+  expect(setup.sent().join("")).toMatch(/^CPBECPCPBEPBES$/);
+});
+
+test.each([
+  ["a simple query", [query("VACUUM")]],
+  ["a group", [...run("VACUUM"), sync()]],
+])("why a bracket did not open is not told to a later statement, when the permit had ended, too: %s", (_what, sent) => {
+  const setup = new Setup().client(...sent).server(...apartAnswers("SELECT 1"));
+  setup.permit = "unconfirmed";
+  setup.server(...answers("312"), error("ERROR", "57014"), IDLE, ...apartAnswers("SET", "SELECT 1"));
+  setup.server(...REFUSED);
+  expect(setup.heard()).toEqual(["E LF002", "Z"]);
+  setup.sent();
+  setup.permit = "valid";
+  setup.client(...sent);
+  expect(setup.heard()).toEqual([]);
+  expect(setup.sent()).toContain(`P ${bracketSql(1, IDENTITY).lock}`);
+});

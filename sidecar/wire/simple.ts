@@ -161,6 +161,9 @@ export class SimpleProtocol {
     core.unpredictable = true;
     // Its ReadyForQuery ends the group in front of it, and says that the block has failed (INV-10).
     core.inGroup = false;
+    // The bracket that was opened for it meanwhile, or was not.
+    core.bracketFailure = undefined;
+    if (core.bracket === "open") this.#out.closeBracket();
     return DROP;
   }
 
