@@ -31,8 +31,8 @@ export class Back implements MessageHandler {
     this.#core.host.toClient.push(bytes, start, end);
   };
 
-  /** `serverEnds`: ends the session with the server's own FATAL, once the fence row was read. */
-  constructor(core: Core, front: Front, serverEnds: (fatal: Buffer, verdict: Verdict) => void) {
+  /** `serverEnds`: ends the session, with the server's own FATAL if it sent one, once the fence row was read. */
+  constructor(core: Core, front: Front, serverEnds: (fatal: Buffer | undefined, verdict: Verdict) => void) {
     this.#core = core;
     this.#front = front;
     this.framer = new Framer(this, core.host.toClient);

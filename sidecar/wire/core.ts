@@ -231,6 +231,8 @@ export class Core {
 
   /** Ownership or the server session ends: nothing of the client is taken any more until the reason is known. */
   ending = false;
+  /** The server's connection has ended, behind what is still to be read of it. */
+  serverGone = false;
   /** The client has said goodbye: nothing is to be told to it. */
   terminated = false;
   /** The reason, kept for the client's next message. */

@@ -38,8 +38,8 @@ export interface FailuresOptions {
   readonly framer: Framer;
   /** To the client, behind what was passed so far. */
   readonly tell: (bytes: Buffer) => void;
-  /** Ends the session with the server's own FATAL, once the fence row was read. */
-  readonly serverEnds: (fatal: Buffer, verdict: Verdict) => void;
+  /** Ends the session, with the server's own FATAL if it sent one, once the fence row was read. */
+  readonly serverEnds: (fatal: Buffer | undefined, verdict: Verdict) => void;
 }
 
 export class Failures {
@@ -47,7 +47,7 @@ export class Failures {
   readonly #front: Front;
   readonly #framer: Framer;
   readonly #tell: (bytes: Buffer) => void;
-  readonly #serverEnds: (fatal: Buffer, verdict: Verdict) => void;
+  readonly #serverEnds: (fatal: Buffer | undefined, verdict: Verdict) => void;
   /** The answer about the error that is being held. */
   #verdict: Verdict | undefined;
 
@@ -201,7 +201,9 @@ export class Failures {
     core.host.verdict(ended, (verdict) => {
       this.#verdict = verdict;
       this.#framer.resume();
-      if (!core.ending) this.#front.framer.resume();
+      if (core.ending) return;
+      if (core.serverGone) this.#serverEnds(undefined, verdict);
+      else this.#front.framer.resume();
     });
     return HOLD;
   }

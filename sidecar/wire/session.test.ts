@@ -153,6 +153,15 @@ describe("Session", () => {
     expect(setup.sent()).toEqual([`${PREFIX}INSERT 2`]);
   });
 
+  test("… and a server that goes meanwhile does not leave a session that nobody answers", () => {
+    const setup = new Setup().client(query("INSERT"));
+    setup.server(complete("SET"), error("ERROR", "42501"), readyForQuery(0x49));
+    setup.session.serverClosed();
+    setup.judge({ kind: "unknown", why: "gone" });
+    expect(setup.heard()).toEqual(["E 42501", "Z", "E 08006"]);
+    expect(setup.ended).toBe(true);
+  });
+
   test.each<[string, Verdict]>([
     ["LF001", SUPERSEDED],
     ["LF003", { kind: "incarnation", recorded: "1/2", present: "3/4" }],

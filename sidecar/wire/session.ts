@@ -103,6 +103,7 @@ export class Session {
   serverClosed(): void {
     const core = this.#core;
     if (this.#serverGone || core.epitaph) return;
+    core.serverGone = true;
     if (this.#back.framer.holding) return; // its last message is being judged
     this.#serverGone = true;
     core.ending = true;
