@@ -58,6 +58,16 @@ test("INV-3: a read that is sent again because its Parse has failed has given no
   expect(dialogue.server.transactions.written).toBe(2);
 });
 
+test("what ends the server session is told, when it has come in the middle of a function that a bare read calls, too", () => {
+  const dialogue = new HostileDialogue();
+  dialogue.client(query("SELECT a FROM t"));
+  const timedOut = new Map(Object.entries({ S: "FATAL", V: "FATAL", C: "25P04", W: "f()" }));
+  dialogue.deliver(Number.MAX_SAFE_INTEGER, () => errorMessage(BACK.error, timedOut));
+  dialogue.session.serverClosed();
+  dialogue.settle();
+  expect(heard(dialogue)).toContain("C25P04");
+});
+
 describe("a COPY whose end was refused", () => {
   function refused(code: string): string {
     const dialogue = play([...run("COPY t FROM STDIN")]);

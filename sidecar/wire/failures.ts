@@ -22,12 +22,19 @@ const COPY_FAILED = "57014";
 /** Errors that our own statements may meet without any doubt about ownership: cancel, lock timeout, deadlock, … */
 const NOT_ABOUT_OWNERSHIP = new Set(["57014", "55P03", "40P01", "25P02", "25001", "53100", "53200", "53300", "54001"]);
 
+/** The server says it as its last word. */
+function isFatal(fields: ErrorFields): boolean {
+  const severity = fields.get("V") ?? fields.get("S");
+  return severity === "FATAL" || severity === "PANIC";
+}
+
 /**
  * PostgreSQL's refusal of a write, or what a function may have made of it (`EXCEPTION WHEN OTHERS THEN RAISE …`, PL/Perl):
  * an error from inside a function has a context. Not what may go away by itself: conflicts, limits, cancels, timeouts.
  */
 function mayBeRefusal(fields: ErrorFields): boolean {
   const code = fields.get("C") ?? "";
+  if (isFatal(fields)) return false;
   return code === "25006" || (fields.has("W") && !/^(40|5[3-8])/.test(code));
 }
 
@@ -67,8 +74,7 @@ export class Failures {
       return PASS;
     }
     const fields = errorFields(bytes, start, end);
-    const severity = fields.get("V") ?? fields.get("S");
-    if (severity === "FATAL" || severity === "PANIC") return this.#fatal(bytes, start, end, fields);
+    if (isFatal(fields)) return this.#fatal(bytes, start, end, fields);
     if (core.replies.head() & reply.APART) return this.#apartFails(fields);
     const code = fields.get("C") ?? "";
     if (core.refusing && this.#isRefusal(code)) return this.#refused();
