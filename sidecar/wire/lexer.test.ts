@@ -37,6 +37,11 @@ describe("lexer: how many statements", () => {
     ["CREATE RULE r AS ON INSERT TO t DO (SELECT 1; SELECT 2); SELECT 3", 2],
     ["CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT CASE WHEN true THEN 1 END; END; SELECT 2", 2],
     ["CREATE OR REPLACE PROCEDURE p() BEGIN ATOMIC INSERT INTO t VALUES (1); END", 1],
+    ["CREATE PROCEDURE p() BEGIN ATOMIC END; SELECT 2", 2],
+    [
+      "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN a THEN atomic END FROM t; SELECT 1; END; SELECT 2",
+      2,
+    ],
     ["BEGIN; SELECT 1; END; SELECT 2", 4],
     ["SELECT 'unterminated; SELECT 2", 1],
     ["SELECT 1 /* never ends ; SELECT 2", 1],

@@ -114,14 +114,19 @@ export class Scanner {
   }
 
   #nextWord(words: string[]): void {
+    const before = this.#last;
     const word = this.#word(words);
     if (this.#told) return;
+    this.#last = word;
     if (this.#inBody) {
       // Neither CASE, BEGIN nor END is counted: they can be names. But the body's own END, and no other, is where a
       // statement would begin.
-      if (word === "END" && (this.#last === ";" || this.#last === "ATOMIC")) this.#inBody = false;
-    } else if (word === "ATOMIC" && this.#last === "BEGIN" && this.#parens === 0) this.#inBody = createsRoutine(words);
-    this.#last = word;
+      if (word === "END" && before === ";") this.#inBody = false;
+    } else if (word === "ATOMIC" && before === "BEGIN" && this.#parens === 0 && createsRoutine(words)) {
+      this.#inBody = true;
+      // Here, too, a statement would begin; behind an ATOMIC further on, which is a name, it would not.
+      this.#last = ";";
+    }
     if (words.length < WORDS_MAX) words.push(word);
     // Only what CREATE begins has a body.
     this.#told = words.length === 1 && !TELLING_WORDS.has(word);
