@@ -68,6 +68,20 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     await client.query("ROLLBACK");
   });
 
+  test.each([
+    ["simple", (client: pg.Client, sql: string) => client.query(sql)],
+    ["extended", extended],
+  ])("what cannot be in a block only because its table is partitioned works, too (%s)", async (_how, send) => {
+    const client = await proxied.connect();
+    await client.query("DROP TABLE IF EXISTS parted; CREATE TABLE parted (i int) PARTITION BY LIST (i)");
+    await client.query(
+      "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1); CREATE INDEX parted_i ON parted (i)",
+    );
+    for (const sql of ["REINDEX TABLE parted", "REINDEX INDEX parted_i", "CLUSTER parted USING parted_i"]) {
+      await send(client, sql);
+    }
+  });
+
   test.each([["CALL steps(2)"], ["DO $$ BEGIN INSERT INTO b VALUES (1); COMMIT; INSERT INTO b VALUES (2); END $$"]])(
     "an unnamed statement that an earlier group parsed outlives the bracket: %s",
     async (sql) => {

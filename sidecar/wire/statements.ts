@@ -59,7 +59,7 @@ export const TELLING_WORDS = new Set(
 
 /** Telling words after which nothing changes the kind. */
 const DECIDING_WORDS = new Set(
-  "LISTEN UNLISTEN CHECKPOINT SAVEPOINT RELEASE LOCK COPY EXECUTE CALL DO VACUUM".split(" "),
+  "LISTEN UNLISTEN CHECKPOINT SAVEPOINT RELEASE LOCK COPY EXECUTE CALL DO VACUUM CLUSTER REINDEX".split(" "),
 );
 
 /** Whether the kind is clear from these words, whatever follows. */
@@ -143,11 +143,10 @@ function kindOfSet(second: string, third: string, words: readonly string[]): Sta
 function outsideBlocksOnly(first: string, second: string, words: readonly string[]): boolean {
   switch (first) {
     case "VACUUM":
-      return true;
+    // Of a table that is partitioned, which its name does not tell.
     case "CLUSTER":
-      return words.length === 1 || (words.length === 2 && second === "VERBOSE");
     case "REINDEX":
-      return ["CONCURRENTLY", "DATABASE", "SYSTEM", "SCHEMA"].some((word) => words.includes(word));
+      return true;
     case "CREATE":
       if (["DATABASE", "TABLESPACE", "SUBSCRIPTION"].includes(second)) return true;
       return (second === "INDEX" || second === "UNIQUE") && words.includes("CONCURRENTLY");
