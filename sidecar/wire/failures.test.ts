@@ -2,15 +2,18 @@
 import { describe, expect, test } from "vitest";
 import { HostileDialogue } from "../../testing/hostiledialogue.ts";
 import { group, run } from "../../testing/requests.ts";
+import { entered, PREFIX, Setup } from "../../testing/wiresetup.ts";
 import { errorBytes } from "./errors.ts";
 import {
   BACK,
   bind,
   copyData,
   copyDone,
+  cstring,
   errorMessage,
   execute,
   IDLE,
+  message,
   parse,
   query,
   readyForQuery,
@@ -66,6 +69,18 @@ test("what ends the server session is told, when it has come in the middle of a 
   dialogue.session.serverClosed();
   dialogue.settle();
   expect(heard(dialogue)).toContain("C25P04");
+});
+
+test.each([
+  ["an error", BACK.error],
+  ["a notice", BACK.notice],
+])("the words of %s stay as they are, whatever the client's encoding, when its position is moved", (_what, type) => {
+  // "é" as LATIN1 has it.
+  const said = (position: string): Buffer =>
+    message(type, Buffer.concat([Buffer.from([0x4d, 0xe9, 0]), cstring(`P${position}`), Buffer.alloc(1)]));
+  const setup = new Setup().client(query("SELECT f(b)"));
+  setup.server(...entered, said(String(PREFIX.length + 10)));
+  expect(setup.toClient).toEqual([said("10")]);
 });
 
 describe("a COPY whose end was refused", () => {

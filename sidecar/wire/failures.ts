@@ -10,7 +10,7 @@ import { COUNTER } from "./counters.ts";
 import { errorBytes, lostError } from "./errors.ts";
 import { type Action, DROP, type Framer, HOLD, PASS } from "./framer.ts";
 import type { Front } from "./front.ts";
-import { BACK, type ErrorFields, errorFields, errorMessage, sync } from "./messages.ts";
+import { AS_IT_IS, BACK, type ErrorFields, errorFields, errorMessage, sync } from "./messages.ts";
 import * as reply from "./replies.ts";
 import { isLoss, type Verdict } from "./verdict.ts";
 
@@ -73,7 +73,7 @@ export class Failures {
       this.#failed();
       return PASS;
     }
-    const fields = errorFields(bytes, start, end);
+    const fields = errorFields(bytes, start, end, AS_IT_IS);
     if (isFatal(fields)) return this.#fatal(bytes, start, end, fields);
     if (core.replies.head() & reply.APART) return this.#apartFails(fields);
     const code = fields.get("C") ?? "";
@@ -112,7 +112,7 @@ export class Failures {
     const core = this.#core;
     core.replies.dropUntilSync();
     if (core.bracket === "opening") {
-      core.bracketFailure ??= errorMessage(BACK.error, fields);
+      core.bracketFailure ??= errorMessage(BACK.error, fields, AS_IT_IS);
       if (isFenceCode(fields.get("C"))) this.#front.lost();
       return DROP;
     }
@@ -226,7 +226,7 @@ export class Failures {
   notice(bytes: Buffer, start: number, end: number, total: number): Action {
     if (this.#core.replies.head() & reply.APART) return DROP;
     if (!this.#core.query || end - start < total) return PASS;
-    const moved = this.#moved(BACK.notice, errorFields(bytes, start, end));
+    const moved = this.#moved(BACK.notice, errorFields(bytes, start, end, AS_IT_IS));
     if (!moved) return PASS;
     this.#tell(moved);
     return DROP;
@@ -244,6 +244,6 @@ export class Failures {
     }
     if (shift === 0) return undefined;
     fields.set("P", String(Math.max(1, position - shift)));
-    return errorMessage(type, fields);
+    return errorMessage(type, fields, AS_IT_IS);
   }
 }

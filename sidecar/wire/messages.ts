@@ -107,20 +107,23 @@ export function backendKey(pid: number, key: Buffer): Buffer {
 /** Fields of an ErrorResponse or NoticeResponse by their letter. */
 export type ErrorFields = Map<string, string>;
 
-export function errorFields(bytes: Buffer, start: number, end: number): ErrorFields {
+/** How text is read and written again without a change, whatever encoding it is in. */
+export const AS_IT_IS = "latin1";
+
+export function errorFields(bytes: Buffer, start: number, end: number, encoding: BufferEncoding = "utf8"): ErrorFields {
   const fields: ErrorFields = new Map();
   let at = start + 5;
   while (at < end && bytes[at] !== 0) {
     const stop = cstringEnd(bytes, at + 1, end);
-    fields.set(String.fromCharCode(bytes[at] as number), bytes.toString("utf8", at + 1, stop));
+    fields.set(String.fromCharCode(bytes[at] as number), bytes.toString(encoding, at + 1, stop));
     at = stop + 1;
   }
   return fields;
 }
 
-export function errorMessage(type: number, fields: ErrorFields): Buffer {
+export function errorMessage(type: number, fields: ErrorFields, encoding: BufferEncoding = "utf8"): Buffer {
   const parts: Buffer[] = [];
-  for (const [letter, value] of fields) parts.push(Buffer.from(`${letter}${value}\0`));
+  for (const [letter, value] of fields) parts.push(Buffer.from(`${letter}${value}\0`, encoding));
   parts.push(Buffer.alloc(1));
   return message(type, Buffer.concat(parts));
 }
