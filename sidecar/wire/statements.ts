@@ -118,7 +118,7 @@ function kindOfStatement(words: readonly string[]): StatementKind {
       // How drivers tell a primary. Without the fence it would show the seat belt.
       return second === "TRANSACTION_READ_ONLY" ? "plain" : "session";
     case "DECLARE":
-      return words.includes("HOLD") && !words.includes("WITHOUT") ? "plain" : "inBlock";
+      return words.some((word, i) => word === "HOLD" && words[i - 1] === "WITH") ? "plain" : "inBlock";
     case "RESET":
       return RESETS_DEFAULT.has(second) ? "setDefault" : "session";
     default:
