@@ -80,6 +80,10 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     for (const sql of ["REINDEX TABLE parted", "REINDEX INDEX parted_i", "CLUSTER parted USING parted_i"]) {
       await send(client, sql);
     }
+    // … and what can be in a block is let in there.
+    for (const sql of ["BEGIN", "REINDEX TABLE parted_1", "CLUSTER parted_1 USING parted_1_i_idx", "COMMIT"]) {
+      await send(client, sql);
+    }
   });
 
   test.each([["CALL steps(2)"], ["DO $$ BEGIN INSERT INTO b VALUES (1); COMMIT; INSERT INTO b VALUES (2); END $$"]])(
