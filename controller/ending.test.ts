@@ -166,6 +166,15 @@ test("the active deadline counts anew for an owner that is resumed before it was
   expect(at(resumed.status, false, WALL_MS + 60_000).status.failing?.reason).toBe("DeadlineExceeded");
 });
 
+test("the active deadline does not begin with a pod that only closes, where a resumed job's template is not accepted", () => {
+  const status = owned({ owner: { ...owner(1, 1), closes: true } });
+  const template = { ok: false as const, reason: "AdmissionUnavailable" as const, message: "a webhook is down" };
+  const spec = aSpec({ activeDeadlineSeconds: 60 });
+  const resumed = decide(aSnapshot({ spec, template, status, pods: [aPod(1)], lease: aLease(1, 1) }));
+  expect(resumed.status.owner).toMatchObject({ closes: true });
+  expect(resumed.status.startTime).toBeUndefined();
+});
+
 test("a deadline and a time to live begin with now, and no later, where the clock is behind their beginning", () => {
   const ahead = "2027-11-29T13:00:00Z";
   const spec = aSpec({ activeDeadlineSeconds: 60, ttlSecondsAfterFinished: 60 });

@@ -110,7 +110,7 @@ export function deadlines(draft: Draft, spec: FencedJobSpec): void {
   const { status, snapshot } = draft;
   if (isDecided(status)) return;
   // Resumed before it was stopped: from now on, as with a Job.
-  if (status.owner) status.startTime ??= draft.wall;
+  if (status.owner && !status.owner.closes) status.startTime ??= draft.wall;
   if (spec.activeDeadlineSeconds === undefined || !status.startTime) return;
   // The clock was set back: from now on, and not until it has caught up.
   if (wallMsOf(status.startTime) > snapshot.wallMs) status.startTime = draft.wall;
