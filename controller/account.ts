@@ -10,6 +10,8 @@ import { controllerReference, serviceAccountOf } from "./pods.ts";
 export async function ensureAccount(api: KubeApi, meta: JobMeta, spec: FencedJobSpec): Promise<void> {
   const account = serviceAccountOf(meta, spec);
   const name = `${meta.name}-fencedjob`;
+  // Ours, too, when the template names another: an owner at work, which was made before that, goes on under it.
+  const accounts = [...new Set([account.name, name])];
   const metadata = { name, namespace: meta.namespace, ownerReferences: [controllerReference(meta)] };
   if (account.ours) await api.apply(RESOURCES.serviceAccounts, { metadata }, { force: true });
   await api.apply(
@@ -32,7 +34,7 @@ export async function ensureAccount(api: KubeApi, meta: JobMeta, spec: FencedJob
     {
       metadata,
       roleRef: { apiGroup: "rbac.authorization.k8s.io", kind: "Role", name },
-      subjects: [{ kind: "ServiceAccount", name: account.name, namespace: meta.namespace }],
+      subjects: accounts.map((subject) => ({ kind: "ServiceAccount", name: subject, namespace: meta.namespace })),
     },
     { force: true },
   );

@@ -305,6 +305,23 @@ test("the first pod that a controller makes of a job has its rights corrected, t
   expect(applied).toEqual(["serviceaccounts", "roles", "rolebindings"]);
 });
 
+test("an owner that was made with the account of ours keeps its Lease when the template is read to name another", async () => {
+  // As a controller before this one made it: serviceAccount was not read.
+  const { world, controller } = aCluster({
+    template: { spec: { ...SPEC.template.spec, serviceAccount: "billing" } },
+    standbys: { count: 1 },
+  });
+  const subjects: unknown[] = [];
+  world.api.apply = async (resource, object) => {
+    if ((resource as { plural: string }).plural === "rolebindings") subjects.push(object.subjects);
+    return object;
+  };
+  await live(world, controller, 20);
+  const names = [{ name: "billing" }, { name: "run-fencedjob" }];
+  for (const bound of subjects) expect(bound).toMatchObject(names);
+  expect(subjects).not.toEqual([]);
+});
+
 test("rights that somebody has taken away are given again before the job has failed for it", async () => {
   const { world, controller } = aCluster({ backoffLimit: 0 });
   await live(world, controller, 20);
