@@ -15,8 +15,8 @@ import type { RaisedDatabase } from "./raiser.ts";
 
 export interface HeartbeatParts {
   readonly one: RaisedDatabase;
-  /** Read anew for each beat. */
-  readonly address: () => DatabaseAddress;
+  /** By the address that leads there now. */
+  readonly reach: <T>(use: (address: DatabaseAddress) => Promise<T>) => Promise<T>;
   readonly identity: FenceIdentity;
   readonly intervalMs: number;
   readonly clock: Clock;
@@ -50,10 +50,13 @@ export async function keepBeating(parts: HeartbeatParts, signal: AbortSignal): P
     await clock.sleep(jitter(random, intervalMs), signal).catch(() => {});
     if (signal.aborted) return;
     const sentAtMs = clock.monoMs();
-    const address = parts.address();
+    let { address } = one;
     try {
-      const timeoutMs = BEAT_MS_MAX;
-      witness = await beat(address, identity, { jobId, incarnation, witness, next, timeoutMs, clock, signal, connect });
+      const options = { jobId, incarnation, witness, next, timeoutMs: BEAT_MS_MAX, clock, signal, connect };
+      witness = await parts.reach((to) => {
+        address = to;
+        return beat(to, identity, options);
+      });
     } catch (error) {
       if (signal.aborted) return;
       const failure = toFenceError(error, address, "heartbeat");

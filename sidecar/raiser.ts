@@ -5,6 +5,7 @@
  * INV-4: nothing of a database reaches the application before this has succeeded in all of them.
  */
 
+import { isDeepStrictEqual } from "node:util";
 import { type FenceRow, type Raised, raise, readFence } from "../fence/client.ts";
 import { closeFence } from "../fence/close.ts";
 import type { Connect } from "../fence/connection.ts";
@@ -47,6 +48,9 @@ export interface RaisedDatabase {
   readonly raised: Raised;
 }
 
+/** Of whoever is not let in, and so has done nothing there. */
+const NOT_LET_IN = new Set(["LF012", "LF015", "LF016"]);
+
 const RETRY_MS_BASE = 500;
 const RETRY_MS_MAX = 10_000;
 
@@ -56,6 +60,8 @@ export class Raiser {
   readonly #failures = new Map<string, RaiseFailure>();
   /** By this life. */
   readonly #raised: RaisedDatabase[] = [];
+  /** By database: what was let in last, since the raise. */
+  readonly #letIn = new Map<string, DatabaseAddress>();
 
   constructor(parts: RaiserParts) {
     this.#parts = parts;
@@ -104,21 +110,43 @@ export class Raiser {
     return closed.every(Boolean);
   }
 
-  /** As the Secret says it now: a password may change under an owner. Not another place, where nothing is raised. */
-  presentAddress({ database, address }: RaisedDatabase): DatabaseAddress {
-    const present = this.#parts.databases.credentials(database.dir);
-    return present.ok && isSamePlace(present.address, address) ? present.address : address;
+  /**
+   * By the address as the Secret says it now: a password may change under an owner. Not at another place, where nothing is raised.
+   * By the one before where that is not let in: a Secret may be changed in front of its database.
+   */
+  async reach<T>(one: RaisedDatabase, use: (address: DatabaseAddress) => Promise<T>): Promise<T> {
+    const { name, dir } = one.database;
+    const before = this.#addressOf(one);
+    const secret = this.#parts.databases.credentials(dir);
+    const present = secret.ok && isSamePlace(secret.address, one.address) ? secret.address : before;
+    try {
+      const done = await use(present);
+      this.#letIn.set(name, present);
+      return done;
+    } catch (error) {
+      if (!isNotLetIn(error) || isDeepStrictEqual(present, before)) throw error;
+      return await use(before).catch((again) => {
+        throw isNotLetIn(again) ? error : again;
+      });
+    }
+  }
+
+  #addressOf({ database, address }: RaisedDatabase): DatabaseAddress {
+    return this.#letIn.get(database.name) ?? address;
   }
 
   async #close(one: RaisedDatabase, signal: AbortSignal): Promise<boolean> {
     const { config, identity, clock, log, databases } = this.#parts;
     const { database } = one;
-    const address = this.presentAddress(one);
+    let { address } = one;
     const fence = this.#fences.get(database.name);
     if (!fence || fence.closed || this.#failures.get(database.name)?.final) return true;
     try {
       const { connect } = databases;
-      const closed = await closeFence(address, identity, { drainMs: config.drainMs, clock, signal, connect });
+      const closed = await this.reach(one, (to) => {
+        address = to;
+        return closeFence(to, identity, { drainMs: config.drainMs, clock, signal, connect });
+      });
       log.info("fence closed", { database: database.name, ...closed });
       this.#fences.set(database.name, { ...fence, closed: true });
       this.mended(database);
@@ -154,7 +182,7 @@ export class Raiser {
   /** The database, or the thread that serves it, is lost to this pod for good: it must be replaced (INV-7). */
   async superseded(one: RaisedDatabase, why: string): Promise<void> {
     const { database } = one;
-    const floor = (await this.#row(this.presentAddress(one)))?.generation ?? null;
+    const floor = (await this.#row(this.#addressOf(one)))?.generation ?? null;
     const { generation } = this.#parts.identity;
     const message = `generation ${generation} cannot go on in "${database.name}": ${why}.`;
     this.#tell({ database: database.name, code: "LF001", message, hint: "", final: true, floor });
@@ -249,6 +277,8 @@ export class Raiser {
     }
   }
 }
+
+const isNotLetIn = (error: unknown): boolean => error instanceof FenceError && NOT_LET_IN.has(error.code);
 
 /** The exact command, because two control planes that write into one database are nobody's everyday. */
 function takeOverHint({ namespace, job }: SidecarConfig, { issuer, generation }: FenceRow): string {

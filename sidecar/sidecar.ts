@@ -257,7 +257,7 @@ export class Sidecar {
     const { config, clock, random, log, databases } = this.#parts;
     return {
       one,
-      address: () => raiser.presentAddress(one),
+      reach: (use) => raiser.reach(one, use),
       identity: raiser.identity,
       intervalMs: config.timing.renewIntervalMs,
       clock,
