@@ -4,7 +4,7 @@ import { grantedLease, isOurs, type RawLease, readLease, releasedLease } from ".
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
 import { ensureAccount } from "./account.ts";
-import { type JobMeta, timingOf } from "./api/spec.ts";
+import { type FencedJobSpec, type JobMeta, timingOf } from "./api/spec.ts";
 import { type FencedJob, readStatus } from "./api/status.ts";
 import type { Action, Plan } from "./draft.ts";
 import { withFinalizer, withoutFinalizer } from "./finalizer.ts";
@@ -89,9 +89,9 @@ export class Actor {
     const pod = closer ? buildCloser(parts, attempt) : buildPod(parts, attempt);
     try {
       // Where a template was accepted before our time: a pod needs the rights that this version gives to its own. A deletion
-      // in the foreground has taken the account away; and an owner that could not renew may have lost them.
-      const isInDoubt = snapshot.job.deleting || snapshot.status.history[0]?.reason === "LeaseExpired";
-      if (!memory.accountMade || isInDoubt) await ensureAccount(api, meta, snapshot.spec.spec);
+      // in the foreground has taken the account away.
+      if (!memory.accountMade || snapshot.job.deleting) await ensureAccount(api, meta, snapshot.spec.spec);
+      else if (snapshot.status.history[0]?.reason === "LeaseExpired") await this.#mendAccount(meta, snapshot.spec.spec);
       memory.accountMade = true;
       await api.create(RESOURCES.pods, pod as unknown as KubeObject);
       delete memory.creationProblem;
@@ -113,6 +113,14 @@ export class Actor {
       if (present) memory.burned.add(attempt);
       throw error;
     }
+  }
+
+  /** An owner that could not renew may have lost its rights. Mostly it has not, and its successor does not wait for them. */
+  async #mendAccount(meta: JobMeta, spec: FencedJobSpec): Promise<void> {
+    const { api, log } = this.#parts;
+    await ensureAccount(api, meta, spec).catch((error) => {
+      log.warn("the rights of a job's pods could not be given again", { job: `${meta.namespace}/${meta.name}`, error });
+    });
   }
 
   /** Writes the Lease for the reserved owner, if the record still is the one that the decision was made on. */

@@ -305,6 +305,21 @@ test("the first pod that a controller makes of a job has its rights corrected, t
   expect(applied).toEqual(["serviceaccounts", "roles", "rolebindings"]);
 });
 
+test("INV-11: a webhook that is down where rights are given keeps no successor from a job that has them", async () => {
+  const { world, controller } = aCluster();
+  await live(world, controller, 20);
+  const [first] = world.sidecars.values();
+  if (first) first.frozenUntilMs = Number.POSITIVE_INFINITY;
+  await live(world, controller, 30);
+  expect(world.status()).toMatchObject({ owner: { pod: "run-2" }, history: [{ reason: "LeaseExpired" }] });
+  world.api.apply = async () => {
+    throw new ApiError("apply", 500, { message: "failed calling webhook" });
+  };
+  world.drop("pods", "run-2");
+  await live(world, controller, 20);
+  expect(world.status()).toMatchObject({ generation: 3, owner: { pod: "run-3" } });
+});
+
 test("an owner that was made with the account of ours keeps its Lease when the template is read to name another", async () => {
   // As a controller before this one made it: serviceAccount was not read.
   const { world, controller } = aCluster({
