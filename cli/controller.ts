@@ -6,6 +6,7 @@ import { systemClock } from "../platform/clock.ts";
 import { httpClient } from "../platform/http.ts";
 import { whenAborted } from "../platform/pause.ts";
 import { systemRandom } from "../platform/random.ts";
+import { notNegative, positive } from "./numbers.ts";
 import { processLogger } from "./process.ts";
 import { untilTerminated } from "./terminated.ts";
 
@@ -31,13 +32,13 @@ export function registerController(program: Command): void {
       new Option("--workers <n>", "FencedJobs reconciled at once")
         .env("FENCEDJOB_WORKERS")
         .default(4)
-        .argParser(Number),
+        .argParser(positive),
     )
     .addOption(
       new Option("--health-port <port>", "port of /healthz, /readyz, /metrics")
         .env("FENCEDJOB_HEALTH_PORT")
         .default(8080)
-        .argParser(Number),
+        .argParser(notNegative),
     )
     .addOption(
       new Option("--election-lease <name>", "Lease by which the controllers of one installation elect")
@@ -115,5 +116,5 @@ function seconds(name: string, meaning: string, defaultMs: number): Option {
   return new Option(`--election-${name}-seconds <n>`, `election: ${meaning}`)
     .env(`FENCEDJOB_ELECTION_${name.toUpperCase().replace("-", "_")}_SECONDS`)
     .default(defaultMs / 1000)
-    .argParser(Number);
+    .argParser(notNegative);
 }

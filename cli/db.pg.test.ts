@@ -52,7 +52,7 @@ test("from an empty database to a raised fence, each command says what it did an
   // A mistyped bound is none: it closes nothing.
   expect(await db(app, "close", "--job", "billing/invoice-run", "--generation", "2O")).toMatchObject({
     code: 1,
-    said: expect.stringContaining("must be a number"),
+    said: expect.stringContaining("must be a whole number"),
   });
   const close = (job: string) => db(app, "close", "--job", job);
   for (const _ of ["closes", "closed already"]) {

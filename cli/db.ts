@@ -1,5 +1,5 @@
 /** `fencedjob db …`: the fence schema of a database, for administrators and for trying things out. */
-import { type Command, InvalidArgumentError, Option } from "commander";
+import { type Command, Option } from "commander";
 import { install, type Raised, raise, readFence, schemaStatus } from "../fence/client.ts";
 import { closeFence } from "../fence/close.ts";
 import type { DatabaseAddress } from "../fence/database.ts";
@@ -10,6 +10,7 @@ import { addressFromUrl } from "../fence/url.ts";
 import { systemClock } from "../platform/clock.ts";
 import { systemRandom } from "../platform/random.ts";
 import { byHand } from "./byhand.ts";
+import { notNegative, positive } from "./numbers.ts";
 
 /** Exit code of a command that the database or the fence refused. */
 const REFUSED = 1;
@@ -41,9 +42,9 @@ export function registerDb(program: Command): void {
 
   command("raise", "raise the fence of a job by hand: every older generation is refused from then on")
     .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
-    .requiredOption("--generation <number>", "the new generation, higher than the fence", number)
+    .requiredOption("--generation <number>", "the new generation, higher than the fence", positive)
     .option("--holder <identity>", "who raises it; random if absent")
-    .option("--drain-seconds <seconds>", "how long older transactions may go on", number, 2)
+    .option("--drain-seconds <seconds>", "how long older transactions may go on", notNegative, 2)
     .action(
       refusable(async (options: RaiseCommand) => {
         sayRaised(await raiseByHand(options), options.job);
@@ -52,8 +53,8 @@ export function registerDb(program: Command): void {
 
   command("close", "close the fence of a job by hand: its last generation is refused, until the next one is raised")
     .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
-    .option("--generation <number>", "up to this one; a higher one is somebody else's by now, and left alone", number)
-    .option("--drain-seconds <seconds>", "how long its transactions may go on", number, 2)
+    .option("--generation <number>", "up to this one; a higher one is somebody else's by now, and left alone", positive)
+    .option("--drain-seconds <seconds>", "how long its transactions may go on", notNegative, 2)
     .action(refusable(closeByHand));
 
   command("role", "make the login role of a fenced application (as an administrator)")
@@ -206,12 +207,6 @@ function sayRaised(raised: Raised, job: string): void {
     `${job}: fence ${from} → ${raised.generation} in ${Math.round(raised.tookMs)} ms, ${raised.sessionsEnded} older sessions ended.`,
   );
   say(`Gate: fence.gate_${raised.jobId}_${raised.generation}   incarnation: ${raised.incarnation}`);
-}
-
-/** What is no number is told: compared as one it would be above no generation, and close whichever is in force. */
-function number(text: string): number {
-  if (!/^\d+(\.\d+)?$/.test(text)) throw new InvalidArgumentError("it must be a number");
-  return Number(text);
 }
 
 /** An expected failure is told in words, without a stack. */

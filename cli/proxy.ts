@@ -14,6 +14,7 @@ import { probeSession } from "../sidecar/wire/probe.ts";
 import { type RunningProxy, startProxy } from "../sidecar/wire/proxy.ts";
 import { fenceVerdict, isLoss, sayVerdict, type Verdict } from "../sidecar/wire/verdict.ts";
 import { byHand } from "./byhand.ts";
+import { notNegative, positive } from "./numbers.ts";
 import { processLogger } from "./process.ts";
 import { untilTerminated } from "./terminated.ts";
 
@@ -58,7 +59,7 @@ export function registerProxy(program: Command): void {
     )
     .option("--tls-cert <file>", "certificate for clients that ask for TLS")
     .option("--tls-key <file>", "its key")
-    .option("--drain-seconds <seconds>", "how long older transactions may go on", positive, 2)
+    .option("--drain-seconds <seconds>", "how long older transactions may go on", notNegative, 2)
     .action(async (options: ProxyCommand) => {
       try {
         process.exitCode = await runProxy(options);
@@ -147,12 +148,6 @@ async function linger(proxy: RunningProxy, signal: AbortSignal): Promise<void> {
   while (proxy.connections > 0 && !signal.aborted && systemClock.monoMs() < untilMs) {
     await systemClock.sleep(LINGER_POLL_MS, signal).catch(() => {});
   }
-}
-
-function positive(text: string): number {
-  const value = Number(text);
-  if (!Number.isSafeInteger(value) || value < 1) throw new InvalidArgumentError("it must be a whole number from 1 on");
-  return value;
 }
 
 function listenAddress(text: string): ListenAddress {
