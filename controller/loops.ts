@@ -108,7 +108,12 @@ export function startLoops(connection: HttpClient, options: LoopOptions): Loops 
   const subscribe = (): void => {
     const add = (key: string): void => queue?.add(key);
     jobs.subscribe(({ key }) => [key], add);
-    pods.subscribe(jobKeysOf, add);
+    pods.subscribe((change) => {
+      const keys = jobKeysOf(change);
+      const { before, after } = change;
+      if (before && !after) for (const key of keys) memories.sawPodGo(key, before);
+      return keys;
+    }, add);
     leases.subscribe((change) => {
       if (change.after) memories.sawLease(keyOf(change.after), change.after);
       return isRenewalOnly(change) ? [] : [change.key];

@@ -2,9 +2,10 @@
 import { type Observation, observe } from "../lease/observe.ts";
 import { type RawLease, readLease } from "../lease/record.ts";
 import type { Clock } from "../platform/clock.ts";
+import type { Reason } from "./api/reasons.ts";
 import type { FencedJob } from "./api/status.ts";
 import type { Rivalry } from "./rivalry.ts";
-import type { TemplateVerdict } from "./snapshot.ts";
+import { leavingOf, type RawPod, type TemplateVerdict } from "./snapshot.ts";
 
 export interface Memory {
   /** Of the FencedJob that the rest is about: one that is created anew under the same name is another one. */
@@ -26,6 +27,8 @@ export interface Memory {
   closingSinceMs?: number;
   /** Of our writes of the status. */
   rivalry?: Rivalry;
+  /** Why the pod that went last was taken away, as its last version said. */
+  left?: { readonly uid: string; readonly reason: Reason };
   readonly burned: Set<number>;
 }
 
@@ -51,6 +54,12 @@ export class Memories {
   sawLease(key: string, lease: RawLease): void {
     const memory = this.#of(key);
     memory.observation = observe(memory.observation, readLease(lease), this.#clock.monoMs());
+  }
+
+  /** A pod's end as the watch brought it. Why it was taken away may have come in the same piece, and nobody have looked in between. */
+  sawPodGo(key: string, pod: RawPod): void {
+    const reason = leavingOf(pod);
+    if (reason) this.#of(key).left = { uid: pod.metadata.uid ?? "", reason };
   }
 
   about(key: string, uid: string): Memory {

@@ -128,6 +128,16 @@ test("a webhook that takes no part in dry runs does not keep the job from runnin
   expect([...world.objects.pods.keys()]).toEqual(["run-1"]);
 });
 
+test("an owner's pod that was deleted and is gone before anybody looked (--force) was deleted all the same", async () => {
+  const { world, controller } = aCluster();
+  await live(world, controller, 10);
+  const pod = world.objects.pods.get("run-1") as Stored;
+  world.put("pods", { ...pod, metadata: { ...pod.metadata, deletionTimestamp: "2026-11-29T13:00:00Z" } });
+  world.drop("pods", "run-1");
+  await turn(world, controller);
+  expect(world.status().history[0]).toMatchObject({ pod: "run-1", reason: "PodDeleted" });
+});
+
 test("a pod that is refused though its dry run was not: the condition says why", async () => {
   const { world, controller } = aCluster();
   refusePods(world, 403, "exceeded quota", false);

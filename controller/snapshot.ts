@@ -261,7 +261,8 @@ const DISRUPTIONS: Readonly<Record<string, Reason>> = {
   DeletionByPodGC: "NodeLost",
 };
 
-function leavingOf({ metadata, status = {} }: RawPod): Reason | null {
+/** Why a pod is being taken away. */
+export function leavingOf({ metadata, status = {} }: RawPod): Reason | null {
   const disruption = status.conditions?.find(({ type, status }) => type === "DisruptionTarget" && status === "True");
   if (disruption) return DISRUPTIONS[disruption.reason ?? ""] ?? "Evicted";
   return metadata.deletionTimestamp === undefined ? null : "PodDeleted";

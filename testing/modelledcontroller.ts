@@ -4,7 +4,7 @@ import { ApiError } from "../controller/kube/errors.ts";
 import { Store } from "../controller/kube/store.ts";
 import { Memories } from "../controller/memory.ts";
 import { Reconciler } from "../controller/reconciler.ts";
-import { JOB_LABEL } from "../controller/snapshot.ts";
+import { JOB_LABEL, type RawPod } from "../controller/snapshot.ts";
 import type { RawLease } from "../lease/record.ts";
 import { silentLogger } from "../platform/log.ts";
 import { KEY, PLURALS, type Plural, type Stored, type World } from "./modelledcluster.ts";
@@ -60,8 +60,10 @@ export class ModelledController {
 
   #deliver(plural: Plural, object: Stored, gone: boolean): void {
     const labelled = plural === "fencedjobs" || object.metadata.labels?.[JOB_LABEL] !== undefined;
-    if (gone || !labelled) this.stores[plural].remove(`n/${object.metadata.name}`);
-    else {
+    if (gone || !labelled) {
+      const changes = this.stores[plural].remove(`n/${object.metadata.name}`);
+      for (const { before } of changes) if (before && plural === "pods") this.memories.sawPodGo(KEY, before as RawPod);
+    } else {
       this.stores[plural].put(structuredClone(object));
       if (plural === "leases") this.memories.sawLease(KEY, object as RawLease);
     }
