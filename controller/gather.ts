@@ -77,7 +77,9 @@ export class Gatherer {
     const present = valid && madeFrom(valid);
     const pods = raw.map((pod) => viewPod(pod, present));
     const { owner } = status;
-    if (owner && memory.left?.uid === owner.uid) owner.leaving ??= memory.left.reason;
+    // Not of one that an etcd of before has brought back.
+    if (owner && memory.left?.uid === owner.uid && !pods.some(({ uid }) => uid === owner.uid))
+      owner.leaving ??= memory.left.reason;
     // Its end may have come in front of the Lease that says what it is worth (INV-9).
     if (owner && pods.some((pod) => pod.uid === owner.uid && endedUnserved(owner, pod, lease))) {
       lease = await this.#sight.live(key, owner, memory, valid);

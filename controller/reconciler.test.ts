@@ -138,6 +138,18 @@ test("an owner's pod that was deleted and is gone before anybody looked (--force
   expect(world.status().history[0]).toMatchObject({ pod: "run-1", reason: "PodDeleted" });
 });
 
+test("… and one that an etcd of before brings back, with its containers gone, has failed", async () => {
+  const { world, controller } = aCluster();
+  await live(world, controller, 10);
+  const pod = structuredClone(world.objects.pods.get("run-1") as Stored);
+  const deleted = { ...pod, metadata: { ...pod.metadata, deletionTimestamp: "2026-11-29T13:00:00Z" } };
+  world.put("pods", deleted);
+  world.drop("pods", "run-1");
+  world.put("pods", { ...pod, status: { ...(pod.status as object), phase: "Failed" } });
+  await turn(world, controller);
+  expect(world.status().history[0]).toMatchObject({ pod: "run-1", reason: "PodFailed" });
+});
+
 test("a pod that is refused though its dry run was not: the condition says why", async () => {
   const { world, controller } = aCluster();
   refusePods(world, 403, "exceeded quota", false);
