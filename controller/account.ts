@@ -4,12 +4,12 @@
  */
 import type { FencedJobSpec, JobMeta } from "./api/spec.ts";
 import { type KubeApi, RESOURCES } from "./kube/api.ts";
-import { controllerReference, serviceAccountOf } from "./pods.ts";
+import { controllerReference, ownAccountOf, serviceAccountOf } from "./pods.ts";
 
 /** Creates or corrects account, role and binding; goes away with the FencedJob. */
 export async function ensureAccount(api: KubeApi, meta: JobMeta, spec: FencedJobSpec): Promise<void> {
   const account = serviceAccountOf(meta, spec);
-  const name = `${meta.name}-fencedjob`;
+  const name = ownAccountOf(meta);
   // Ours, too, when the template names another: an owner at work, which was made before that, goes on under it.
   const accounts = [...new Set([account.name, name])];
   const metadata = { name, namespace: meta.namespace, ownerReferences: [controllerReference(meta)] };

@@ -13,9 +13,10 @@ import type { KubeObject } from "./kube/objects.ts";
 import type { Store } from "./kube/store.ts";
 import { type Memory, supersede } from "./memory.ts";
 import { endedUnserved } from "./ownership.ts";
-import { isOwnedBy, madeFrom, type SidecarImage, templateProblem } from "./pods.ts";
+import { isOwnedBy, madeFrom, type SidecarImage } from "./pods.ts";
 import { LeaseSight, type SightParts } from "./sight.ts";
 import { type RawPod, type Snapshot, type TemplateVerdict, viewPod } from "./snapshot.ts";
+import { templateProblem } from "./template.ts";
 import { tryPod } from "./trial.ts";
 
 export interface GathererParts extends SightParts {

@@ -2,7 +2,7 @@
 import { describe, expect, test } from "vitest";
 import type { SidecarConfig } from "../lease/sidecarconfig.ts";
 import { readSpec } from "./api/spec.ts";
-import { buildPod, controllerReference, templateProblem } from "./pods.ts";
+import { buildPod, controllerReference } from "./pods.ts";
 import { APPLICATION_ANNOTATION } from "./snapshot.ts";
 
 interface Container {
@@ -143,29 +143,4 @@ test("the fence's name reaches the sidecar as it is written, though the kubelet 
     const expanded = written.replaceAll(/\$(?:(\$)|\(([^)]*)\))/g, (_all, escaped) => escaped ?? "expanded");
     expect(JSON.parse(expanded).fenceName).toBe(fenceName);
   }
-});
-
-describe("what the API server would refuse is not lost where ours is put beside it", () => {
-  const problemOf = (spec: object) => {
-    const verdict = readSpec({ databases: [ledger], template: { spec } });
-    if (!verdict.ok) throw new Error(verdict.problems.join());
-    return templateProblem(verdict.spec);
-  };
-  const app = { name: "app" };
-  const preferred = "preferredDuringSchedulingIgnoredDuringExecution";
-
-  test.each([
-    ["env", { containers: [{ ...app, env: { MODE: "live" } }] }],
-    ["env", { containers: [app], initContainers: [{ name: "migrate", env: { MODE: "live" } }] }],
-    ["volumeMounts", { containers: [{ ...app, volumeMounts: { name: "data", mountPath: "/data" } }] }],
-    ["initContainers", { containers: [app], initContainers: { name: "migrate" } }],
-    ["volumes", { containers: [app], volumes: { name: "data", emptyDir: {} } }],
-    ["preferredDuring", { containers: [app], affinity: { podAntiAffinity: { [preferred]: { weight: 1 } } } }],
-  ])("%s that is no list", (field, spec) => {
-    expect(problemOf(spec)).toMatchObject({ reason: "InvalidTemplate", message: expect.stringContaining(field) });
-  });
-
-  test("a field without a value is as good as none", () => {
-    expect(problemOf({ containers: [{ ...app, env: null }], initContainers: null, volumes: null })).toBeNull();
-  });
 });

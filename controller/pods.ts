@@ -8,7 +8,6 @@
 
 import { createHash } from "node:crypto";
 import { type SidecarConfig, type SidecarDatabase, STARTUP_PROBE_SECONDS } from "../lease/sidecarconfig.ts";
-import type { Reason } from "./api/reasons.ts";
 import { API_VERSION, type FencedJobSpec, type JobMeta, KIND, SIDECAR_HTTP_PORT, timingOf } from "./api/spec.ts";
 import type { OpenFence } from "./draft.ts";
 import type { OwnerReference } from "./kube/objects.ts";
@@ -22,7 +21,7 @@ import {
   SPEC_ANNOTATION,
 } from "./snapshot.ts";
 
-type Json = { [key: string]: unknown };
+export type Json = { [key: string]: unknown };
 
 /** What the controller adds to each pod; from its own configuration. */
 export interface SidecarImage {
@@ -80,51 +79,12 @@ export function serviceAccountOf(meta: JobMeta, spec: FencedJobSpec): { name: st
   // The API server takes the older name, too, where the newer is not set.
   const own = spec.template.spec.serviceAccountName || spec.template.spec.serviceAccount;
   if (typeof own === "string" && own) return { name: own, ours: false };
-  return { name: `${meta.name}-fencedjob`, ours: true };
+  return { name: ownAccountOf(meta), ours: true };
 }
 
-/** Why a template cannot be fenced, before the API server is asked. */
-export function templateProblem(spec: FencedJobSpec): { reason: Reason; message: string } | null {
-  const pod = spec.template.spec as Json;
-  if (pod.hostNetwork === true) {
-    return {
-      reason: "HostNetwork",
-      message:
-        "spec.template.spec.hostNetwork is true: the proxy's port would be open to everything on the node. Remove it",
-    };
-  }
-  const { volumes, initContainers } = pod;
-  const fields = [...list(pod.containers), ...list(initContainers)].flatMap((container) =>
-    Object.entries({ env: container?.env, volumeMounts: container?.volumeMounts }),
-  );
-  fields.push(...Object.entries({ volumes, initContainers, [PREFERRED]: antiAffinityOf(pod)?.[PREFERRED] }));
-  // It would be lost where ours is put beside it, and the API server not see it.
-  const single = fields.find(([, items]) => !Array.isArray(items ?? []));
-  if (single)
-    return {
-      reason: "InvalidTemplate",
-      message: `spec.template.spec has ${single[0]} that is no list. Begin each of its items with a dash`,
-    };
-  const empty = fields.find(([name, items]) => name !== "volumeMounts" && list(items).some((item) => item === null));
-  if (empty)
-    return {
-      reason: "InvalidTemplate",
-      message: `spec.template.spec has an empty item in ${empty[0]}. Fill it, or remove its dash`,
-    };
-  const containers = [...list(pod.containers), ...list(pod.initContainers)];
-  const taken = containers.find(({ name }) => name === SIDECAR_NAME);
-  if (taken)
-    return {
-      reason: "ReservedName",
-      message: `a container is named "${SIDECAR_NAME}", which is the sidecar's name. Rename it`,
-    };
-  const volume = list(pod.volumes).find(({ name }) => typeof name === "string" && name.startsWith("fencedjob-"));
-  if (volume)
-    return {
-      reason: "ReservedName",
-      message: `volume "${volume.name}": names with "fencedjob-" are the sidecar's. Rename it`,
-    };
-  return null;
+/** Of the account that is made for a job, of its role and its binding. */
+export function ownAccountOf({ name }: JobMeta): string {
+  return `${name}-fencedjob`;
 }
 
 export function buildPod(parts: PodParts, attempt: number): Json {
@@ -147,8 +107,8 @@ export function buildPod(parts: PodParts, attempt: number): Json {
 }
 
 const WEIGHT_MAX = 100;
-const PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution";
-const antiAffinityOf = ({ affinity }: Json): Json | undefined =>
+export const PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution";
+export const antiAffinityOf = ({ affinity }: Json): Json | undefined =>
   (affinity as Json | undefined)?.podAntiAffinity as Json;
 
 /**
@@ -358,6 +318,6 @@ function sidecarVolumes({ spec, closes }: PodParts): Json[] {
   return [token, ...secrets, ...(hasSockets(spec) ? [{ name: SOCKET_VOLUME, emptyDir: {} }] : [])];
 }
 
-function list(value: unknown): Json[] {
+export function list(value: unknown): Json[] {
   return Array.isArray(value) ? (value as Json[]) : [];
 }

@@ -1,35 +1,9 @@
-/** One reconcile at a time, in the modelled cluster of the random walks: what is too rare for them to meet. */
+/** One reconcile at a time: what is too rare for the random walks to meet. */
 import { expect, test } from "vitest";
 import { GENERATION_ANNOTATION } from "../lease/record.ts";
-import { HttpError } from "../platform/http.ts";
-import { type Stored, World } from "../testing/modelledcluster.ts";
-import { type ModelledController, startController } from "../testing/modelledcontroller.ts";
-import { FINALIZER } from "./finalizer.ts";
-import { ApiError } from "./kube/errors.ts";
+import type { Stored } from "../testing/modelledcluster.ts";
+import { aCluster, conditionOf, live, SPEC, turn } from "../testing/reconciling.ts";
 import { jobKeysOf } from "./reconciler.ts";
-
-const SPEC = {
-  databases: [{ name: "ledger", secretName: "s" }],
-  template: { spec: { restartPolicy: "Never", containers: [{ name: "app", image: "x" }] } },
-};
-
-function aCluster(spec: object = {}): { world: World; controller: ModelledController } {
-  const world = new World(1);
-  world.put("fencedjobs", {
-    apiVersion: "fencedjob.dev/v1alpha1",
-    kind: "FencedJob",
-    metadata: { name: "run", generation: 1, finalizers: [FINALIZER] },
-    spec: { ...SPEC, ...spec },
-  });
-  return { world, controller: startController(world) };
-}
-
-/** Brings every watch up to date and reconciles what has changed. */
-async function turn(world: World, controller: ModelledController): Promise<void> {
-  world.nowMs += 1_000;
-  controller.watch(1);
-  await controller.reconcile();
-}
 
 test("an edit of the spec that the watch shows before our own status write is answered is not overlooked", async () => {
   const { world, controller } = aCluster();
@@ -45,87 +19,6 @@ test("an edit of the spec that the watch shows before our own status write is an
   await turn(world, controller);
   await turn(world, controller);
   expect(world.status().summary).toMatch(/^Suspend/);
-});
-
-const conditionOf = (world: World, type: string) => world.status().conditions.find((one) => one.type === type);
-
-/** The API server refuses each creation of a pod, or of one in a dry run. */
-function refusePods(world: World, status: number, message: string, dryRun: boolean): void {
-  const { create } = world.api;
-  world.api.create = async (resource, object, options = {}) => {
-    if (resource.plural === "pods" && (options.dryRun ?? false) === dryRun)
-      throw new ApiError("create", status, { message });
-    return create(resource, object, options);
-  };
-}
-
-test.each([
-  ["is down", new ApiError("create", 500, { message: "failed calling webhook" })],
-  ["hangs", new HttpError("timeout", "no answer within 10000 ms", true)],
-])("a webhook that %s is a condition, and keeps nobody from following an owner", async (_what, error) => {
-  const { world, controller } = aCluster();
-  await live(world, controller, 10);
-  const { create } = world.api;
-  world.api.create = async (resource, object, options = {}) => {
-    if (options.dryRun) throw error;
-    return create(resource, object, options);
-  };
-  const job = world.job() as Stored;
-  world.put("fencedjobs", { ...job, metadata: { ...job.metadata, generation: 2 } });
-  const pod = world.objects.pods.get("run-1") as Stored;
-  world.podIs(pod, "Succeeded", false);
-  await turn(world, controller);
-  expect(conditionOf(world, "Admitted")).toMatchObject({ status: "False", reason: "AdmissionUnavailable" });
-  expect(conditionOf(world, "Complete")?.status).toBe("True");
-  world.api.create = create;
-  for (let i = 0; i < 12; i++) await turn(world, controller);
-  expect(conditionOf(world, "Admitted")?.status).toBe("True");
-});
-
-test.each([
-  ["volumes", { volumes: [null] }],
-  ["initContainers", { initContainers: [{ name: "migrate" }, null] }],
-  ["env", { containers: [{ name: "app", image: "x", env: [null] }] }],
-])(
-  "a dash without an item in %s is a condition, and keeps nobody from following an owner (D04)",
-  async (where, slip) => {
-    const { world, controller } = aCluster();
-    await live(world, controller, 10);
-    const job = world.job() as Stored;
-    const template = { spec: { ...SPEC.template.spec, ...slip } };
-    world.put("fencedjobs", { ...job, metadata: { ...job.metadata, generation: 2 }, spec: { ...SPEC, template } });
-    world.podIs(world.objects.pods.get("run-1") as Stored, "Succeeded", false);
-    await turn(world, controller);
-    expect(conditionOf(world, "Admitted")).toMatchObject({ status: "False", reason: "InvalidTemplate" });
-    expect(conditionOf(world, "Admitted")?.message).toContain(where);
-    expect(conditionOf(world, "Complete")?.status).toBe("True");
-  },
-);
-
-test.each([
-  [401, "pods is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"],
-  [409, 'admission webhook "w" denied the request: no'],
-])("a denial with the code %i is a condition, and keeps nobody from following an owner", async (code, message) => {
-  const { world, controller } = aCluster();
-  await live(world, controller, 10);
-  refusePods(world, code, message, true);
-  const job = world.job() as Stored;
-  world.put("fencedjobs", { ...job, metadata: { ...job.metadata, generation: 2 } });
-  world.podIs(world.objects.pods.get("run-1") as Stored, "Succeeded", false);
-  await turn(world, controller);
-  expect(conditionOf(world, "Admitted")).toMatchObject({
-    status: "False",
-    reason: "InvalidTemplate",
-    message: expect.stringContaining(message),
-  });
-  expect(conditionOf(world, "Complete")?.status).toBe("True");
-});
-
-test("a webhook that takes no part in dry runs does not keep the job from running", async () => {
-  const { world, controller } = aCluster();
-  refusePods(world, 400, 'admission webhook "x" does not support dry run', true);
-  await turn(world, controller);
-  expect([...world.objects.pods.keys()]).toEqual(["run-1"]);
 });
 
 test("an owner's pod that was deleted and is gone before anybody looked (--force) was deleted all the same", async () => {
@@ -148,13 +41,6 @@ test("… and one that an etcd of before brings back, with its containers gone, 
   world.put("pods", { ...pod, status: { ...(pod.status as object), phase: "Failed" } });
   await turn(world, controller);
   expect(world.status().history[0]).toMatchObject({ pod: "run-1", reason: "PodFailed" });
-});
-
-test("a pod that is refused though its dry run was not: the condition says why", async () => {
-  const { world, controller } = aCluster();
-  refusePods(world, 403, "exceeded quota", false);
-  for (let i = 0; i < 4; i++) await turn(world, controller);
-  expect(conditionOf(world, "Owned")?.message).toBe("run-1 waits for its pod to be created: create: exceeded quota");
 });
 
 test("a Lease of another program is not taken, and one of an earlier FencedJob only when it has run out", async () => {
@@ -219,163 +105,6 @@ test("an outage of the API server costs no owner its job, also with a standby at
   for (const sidecar of world.sidecars.values()) sidecar.frozenUntilMs = Number.POSITIVE_INFINITY;
   await pass(12, false);
   expect(world.status().generation).toBe(2);
-});
-
-/** Everybody goes on for so many turns; no application ends. */
-async function live(world: World, controller: ModelledController, turns: number): Promise<void> {
-  for (let i = 0; i < turns; i++) {
-    world.live(false);
-    for (const sidecar of world.sidecars.values()) sidecar.worksUntilMs = Number.POSITIVE_INFINITY;
-    await turn(world, controller);
-  }
-}
-
-test("a full quota is no fault of the template: what is there keeps its place, and what is missing is told", async () => {
-  const { world, controller } = aCluster({ standbys: { count: 2 } });
-  await live(world, controller, 20);
-  expect(world.status().candidates).toEqual([
-    { attempt: 2, pod: "run-2" },
-    { attempt: 3, pod: "run-3" },
-  ]);
-  for (const dryRun of [true, false]) refusePods(world, 403, "exceeded quota", dryRun);
-  world.drop("pods", "run-3");
-  await live(world, controller, 40);
-  expect([...world.objects.pods.keys()]).toEqual(["run-1", "run-2"]);
-  expect(conditionOf(world, "Owned")?.message).toBe(
-    "run-1 owns generation 1; run-3 waits for its pod to be created: create: exceeded quota",
-  );
-});
-
-test("a quota that has no room for the role of a job's pods is told, and the role is made once there is room", async () => {
-  const { world, controller } = aCluster();
-  const applied: string[] = [];
-  let full = true;
-  world.api.apply = async (resource, object) => {
-    const { plural } = resource as { plural: string };
-    if (full && plural === "roles") throw new ApiError("apply", 403, { message: "exceeded quota: roles" });
-    applied.push(plural);
-    return object;
-  };
-  await live(world, controller, 5);
-  expect(conditionOf(world, "Admitted")).toMatchObject({
-    status: "False",
-    message: expect.stringContaining("exceeded quota: roles"),
-  });
-  expect(world.objects.pods.size).toBe(0);
-  full = false;
-  await live(world, controller, 60);
-  expect(applied).toContain("rolebindings");
-  expect(world.status()).toMatchObject({ generation: 1, owner: { pod: "run-1" } });
-});
-
-test("INV-11: a webhook that is down when a standby is lost costs the other one nothing, and it takes over", async () => {
-  const { world, controller } = aCluster({ standbys: { count: 2 } });
-  await live(world, controller, 20);
-  for (const dryRun of [true, false]) refusePods(world, 500, "failed calling webhook", dryRun);
-  world.drop("pods", "run-3");
-  await live(world, controller, 40);
-  expect(conditionOf(world, "Admitted")).toMatchObject({ status: "False", reason: "AdmissionUnavailable" });
-  const [first] = world.sidecars.values();
-  if (first) first.frozenUntilMs = Number.POSITIVE_INFINITY;
-  await live(world, controller, 20);
-  expect(world.status()).toMatchObject({ generation: 2, owner: { pod: "run-2" } });
-});
-
-test("a standby that cannot be created does not keep an owner's silence from being seen: the other one takes over in time", async () => {
-  const { world, controller } = aCluster({ standbys: { count: 2 } });
-  await live(world, controller, 20);
-  refusePods(world, 403, "exceeded quota", false);
-  world.drop("pods", "run-3");
-  await live(world, controller, 200);
-  expect(world.status()).toMatchObject({ generation: 1 });
-  const [first] = world.sidecars.values();
-  if (first) first.frozenUntilMs = Number.POSITIVE_INFINITY;
-  await live(world, controller, 20);
-  expect(world.status()).toMatchObject({ generation: 2, owner: { pod: "run-2" } });
-});
-
-test("a webhook that hangs at each standby's creation holds up no takeover, and its own job for one answer at most", async () => {
-  const { world, controller } = aCluster({ standbys: { count: 3 } });
-  await live(world, controller, 20);
-  const { create } = world.api;
-  const asked: string[] = [];
-  world.api.create = async (resource, object, options = {}) => {
-    if (resource.plural !== "pods" || options.dryRun) return create(resource, object, options);
-    world.nowMs += 10_000;
-    asked.push(
-      `${object.metadata.name} with owner ${world.lease()?.metadata.annotations?.["fencedjob.dev/holder-pod"]}`,
-    );
-    throw new ApiError("create", 500, { message: "failed calling webhook" });
-  };
-  for (const lost of ["run-1", "run-3", "run-4"]) world.drop("pods", lost);
-  await turn(world, controller);
-  expect(asked).toEqual(["run-3 with owner run-2"]);
-});
-
-test("the first pod that a controller makes of a job has its rights corrected, though the template was accepted before its time", async () => {
-  const { world, controller } = aCluster();
-  await turn(world, controller);
-  const applied: string[] = [];
-  world.api.apply = async (resource, object) => {
-    applied.push((resource as { plural: string }).plural);
-    return object;
-  };
-  controller.restart();
-  world.drop("pods", "run-1");
-  for (let i = 0; i < 3; i++) await turn(world, controller);
-  expect([...world.objects.pods.keys()]).toEqual(["run-1"]);
-  expect(applied).toEqual(["serviceaccounts", "roles", "rolebindings"]);
-});
-
-test("INV-11: a webhook that is down where rights are given keeps no successor from a job that has them", async () => {
-  const { world, controller } = aCluster();
-  await live(world, controller, 20);
-  const [first] = world.sidecars.values();
-  if (first) first.frozenUntilMs = Number.POSITIVE_INFINITY;
-  await live(world, controller, 30);
-  expect(world.status()).toMatchObject({ owner: { pod: "run-2" }, history: [{ reason: "LeaseExpired" }] });
-  world.api.apply = async () => {
-    throw new ApiError("apply", 500, { message: "failed calling webhook" });
-  };
-  world.drop("pods", "run-2");
-  await live(world, controller, 20);
-  expect(world.status()).toMatchObject({ generation: 3, owner: { pod: "run-3" } });
-});
-
-test("an owner that was made with the account of ours keeps its Lease when the template is read to name another", async () => {
-  // As a controller before this one made it: serviceAccount was not read.
-  const { world, controller } = aCluster({
-    template: { spec: { ...SPEC.template.spec, serviceAccount: "billing" } },
-    standbys: { count: 1 },
-  });
-  const subjects: unknown[] = [];
-  world.api.apply = async (resource, object) => {
-    if ((resource as { plural: string }).plural === "rolebindings") subjects.push(object.subjects);
-    return object;
-  };
-  await live(world, controller, 20);
-  const names = [{ name: "billing" }, { name: "run-fencedjob" }];
-  for (const bound of subjects) expect(bound).toMatchObject(names);
-  expect(subjects).not.toEqual([]);
-});
-
-test("rights that somebody has taken away are given again before the job has failed for it", async () => {
-  const { world, controller } = aCluster({ backoffLimit: 0 });
-  await live(world, controller, 20);
-  const applied: string[] = [];
-  world.api.apply = async (resource, object) => {
-    applied.push((resource as { plural: string }).plural);
-    return object;
-  };
-  // Without the role no sidecar reaches its Lease.
-  for (let i = 0; i < 60 && !applied.includes("roles"); i++) {
-    for (const pod of world.objects.pods.values()) world.sidecarOf(pod).frozenUntilMs = Number.POSITIVE_INFINITY;
-    await live(world, controller, 1);
-  }
-  expect(applied).toContain("roles");
-  for (const sidecar of world.sidecars.values()) sidecar.frozenUntilMs = 0;
-  await live(world, controller, 30);
-  expect(world.status()).toMatchObject({ generation: 2, owner: { pod: "run-2" } });
 });
 
 test.each([
