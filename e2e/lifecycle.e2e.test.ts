@@ -1,8 +1,9 @@
 /** How owned pods live and end on a real node: completion, failure, deletion, a killed sidecar, restricted namespaces. */
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { RESOURCES } from "../controller/kube/api.ts";
+import type { RawObject } from "../controller/kube/objects.ts";
 import { until } from "../testing/until.ts";
-import { SYSTEM_NAMESPACE } from "./controller.ts";
+import { RELEASE, SYSTEM_NAMESPACE } from "./controller.ts";
 import { type ClusterDatabase, startClusterDatabase } from "./database.ts";
 import { FOREVER, openScene, type Scene, SETUP_MS_MAX, scriptContainer } from "./scene.ts";
 
@@ -175,20 +176,32 @@ describe("deletion", { timeout: TEST_MS_MAX }, () => {
     expect(row).toEqual({ generation });
   });
 
-  test("without a controller a namespace with a running job still goes (D07)", async () => {
-    await create("orphan", FOREVER);
-    await scene.owner("orphan", 1);
-    const controller = ["-n", SYSTEM_NAMESPACE, "deployment/fencedjob"];
+  test("without a controller a deletion waits, disturbs nobody, and can be let go by hand; it goes on by itself with the next one (D07)", async () => {
+    for (const name of ["byhand", "later"]) await create(name, FOREVER);
+    for (const name of ["byhand", "later"]) await scene.owner(name, 1);
     const { kubectl } = scene.cluster;
+    const controller = ["-n", SYSTEM_NAMESPACE, "deployment/fencedjob"];
     const replicas = await kubectl(["get", ...controller, "-o", "jsonpath={.spec.replicas}"]);
     await kubectl(["scale", ...controller, "--replicas=0"]);
     try {
-      await scene.api.delete(RESOURCES.fencedJobs, key("orphan"), { propagationPolicy: "Background" });
-      await until(() => scene.podIsGone("orphan-1"));
+      const pods = ["-n", SYSTEM_NAMESPACE, "-l", `app.kubernetes.io/instance=${RELEASE}`];
+      // One that is being stopped may still see the deletion, and carry it out.
+      await kubectl(["wait", "--for=delete", "pod", ...pods, "--timeout=120s"]);
+      for (const name of ["byhand", "later"])
+        await scene.api.delete(RESOURCES.fencedJobs, key(name), { propagationPolicy: "Background" });
+      const nothing = JSON.stringify({ metadata: { finalizers: null } });
+      await kubectl(["patch", "fencedjob", "-n", NAMESPACE, "byhand", "--type", "merge", "-p", nothing]);
+      await until(() => scene.podIsGone("byhand-1"));
+      // The owner of the other is still one: its sidecar renews.
+      const { deletionTimestamp } = (await scene.api.get<RawObject>(RESOURCES.pods, key("later-1"))).metadata;
+      expect(deletionTimestamp).toBeUndefined();
+      expect(await scene.jobIsGone("later")).toBe(false);
     } finally {
       await kubectl(["scale", ...controller, `--replicas=${replicas}`]);
       await kubectl(["rollout", "status", ...controller, "--timeout=300s"]);
     }
+    await until(() => scene.jobIsGone("later"));
+    await until(() => scene.podIsGone("later-1"));
   });
 });
 
