@@ -14,7 +14,15 @@ import { Pause } from "../platform/pause.ts";
 import { jitter, type Random } from "../platform/random.ts";
 import type { LeaseAnswer, LeaseClient, LeaseName } from "./client.ts";
 import { type Observation, remainingMs, sight, unchangedMs } from "./observe.ts";
-import { type Grant, grantedLease, isOurs, type LeaseRecord, type RawLease, readLease } from "./record.ts";
+import {
+  ELECTION_LABEL,
+  type Grant,
+  grantedLease,
+  isOurs,
+  type LeaseRecord,
+  type RawLease,
+  readLease,
+} from "./record.ts";
 import { type LeaseTiming, overdueMs, silentMs } from "./timing.ts";
 
 export type CampaignApi = Pick<LeaseClient, "get" | "replace" | "create" | "watch">;
@@ -130,9 +138,10 @@ export class Campaign {
     // Edited to the end of the numbers: they begin anew, as who holds is told by the process, too.
     const grant = { holder: this.#holder, generation: Number.isSafeInteger(next) ? next : 1 };
     this.#attempted = grant;
+    const labels = { [ELECTION_LABEL]: "true" };
     const granted = grantedLease(
       raw,
-      { ...grant, ...lease, holderPod: me.pod, durationMs: timing.durationMs, labels: {}, ownerReferences: [] },
+      { ...grant, ...lease, holderPod: me.pod, durationMs: timing.durationMs, labels, ownerReferences: [] },
       clock.wall(),
     );
     const answer = await (raw

@@ -191,6 +191,17 @@ describe("a leader", () => {
     expect(first.terms[0]?.signal.aborted).toBe(true);
   });
 
+  test("has a Lease that is told from a job's, also once it is given back", async () => {
+    const world = new World();
+    const { first, second } = await world.pair();
+    expect(world.record()).toMatchObject({ generation: 1, foreign: true });
+    for (const { election } of [second, first]) {
+      void election.stop();
+      await world.clock.advance(2_500);
+    }
+    expect(world.record()).toMatchObject({ holder: null, generation: 1, foreign: true });
+  });
+
   test("whose container was started anew leads at once: the earlier process of its pod is gone", async () => {
     const world = new World();
     const { first } = await world.pair();

@@ -9,6 +9,8 @@ import { microTime, nextMicroTime } from "./time.ts";
 export const GENERATION_ANNOTATION = "fencedjob.dev/generation";
 const HOLDER_POD_ANNOTATION = "fencedjob.dev/holder-pod";
 export const REPORT_ANNOTATION = "fencedjob.dev/report";
+/** On a Lease by which processes elect, and no job's: it has a generation, too. Stays on it when nobody leads. */
+export const ELECTION_LABEL = "fencedjob.dev/election";
 
 /** An int32 at the API server: one more, after somebody's edit, would be refused for ever. */
 const TRANSITIONS_MAX = 2 ** 31 - 1;
@@ -57,6 +59,8 @@ export function readLease(raw: RawLease): LeaseRecord {
   const annotations = raw.metadata.annotations ?? {};
   const spec = raw.spec ?? {};
   const owners = raw.metadata.ownerReferences as readonly { kind?: string }[] | undefined;
+  const { labels } = raw.metadata;
+  const isNoJobs = annotations[GENERATION_ANNOTATION] === undefined || labels?.[ELECTION_LABEL] !== undefined;
   return {
     uid: raw.metadata.uid ?? "",
     resourceVersion: raw.metadata.resourceVersion ?? "",
@@ -65,7 +69,7 @@ export function readLease(raw: RawLease): LeaseRecord {
     generation: parseGeneration(annotations[GENERATION_ANNOTATION]),
     durationMs: (spec.leaseDurationSeconds ?? 0) * 1000,
     renewTime: spec.renewTime ?? null,
-    foreign: annotations[GENERATION_ANNOTATION] === undefined && !owners?.some(({ kind }) => kind === "FencedJob"),
+    foreign: isNoJobs && !owners?.some(({ kind }) => kind === "FencedJob"),
     report: annotations[REPORT_ANNOTATION] ?? null,
   };
 }
