@@ -24,7 +24,7 @@ export function candidatesWanted(draft: Draft, spec: FencedJobSpec, state: Owner
   const leftMs = backoffLeftMs(draft);
   if (leftMs <= 0 || status.candidates.length >= wanted) return wanted;
   draft.lookAgainIn(leftMs);
-  if (!status.owner && !isClosing(snapshot)) {
+  if (!status.owner && !isClosing(snapshot) && isAdmitted(snapshot)) {
     const message = `failure ${status.failures}; the next candidate starts at ${isoSeconds(snapshot.wallMs + leftMs)}`;
     draft.condition("Owned", "False", "BackingOff", message);
     status.summary = `Backing off after failure ${status.failures}`;
@@ -78,6 +78,9 @@ export function keepCandidates(draft: Draft, atMost: number, closes = false): vo
     // No new one; a webhook that is down, or a slip in the template, costs none of those that are there its place.
     status.candidates = status.candidates.filter(({ pod }) => snapshot.pods.some(({ name }) => name === pod));
     wanted = Math.min(atMost, status.candidates.length);
+    // INV-11: what was said of the last owner holds no longer.
+    const message = "no pod is created until the template is accepted, see Admitted";
+    if (!status.owner && !wanted) draft.condition("Owned", "False", "WaitingForPod", message);
   }
   // Those that are not ready go first, and of both the newest: an older candidate is likelier to be ready.
   if (status.candidates.length > wanted) {

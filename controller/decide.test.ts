@@ -156,6 +156,20 @@ test("an invalid template stops new pods, and a running owner goes on", () => {
   expect(running.actions).toEqual([]);
 });
 
+test("INV-11: who has lost its owner while its template is not accepted is told to have none", () => {
+  const template = { ok: false as const, reason: "InvalidTemplate" as const, message: "no such field" };
+  const held = decide(aSnapshot({ status: owned(), pods: [aPod(1)], lease: aLease(1, 1) }));
+  expect(condition(held, "Owned")?.status).toBe("True");
+  const pods = [aPod(1, { phase: "Failed" })];
+  for (const failures of [0, 3]) {
+    const lost = decide(aSnapshot({ template, status: { ...held.status, failures }, pods, lease: aLease(1, 1) }));
+    expect(lost.status.owner).toBeUndefined();
+    expect(condition(lost, "Owned")).toMatchObject({ status: "False", reason: "WaitingForPod" });
+    expect(condition(lost, "Owned")?.message).toContain("Admitted");
+    expect(lost.status.summary).toBe("Not admitted: InvalidTemplate");
+  }
+});
+
 test.each(["InvalidTemplate", "AdmissionUnavailable"] as const)(
   "INV-11: a template that is not accepted now (%s) costs no standby its place, and no job its takeover",
   (reason) => {
