@@ -332,6 +332,14 @@ test.each([
   },
 );
 
+test("a suspension does not wait for a pod that went with its node, whether it was a standby or is forgotten by the history", () => {
+  const status = { generation: 1, attempt: 2, fences: [{ ...aFence(), closed: true }] };
+  const after = (change: object): Plan =>
+    decide(aSnapshot({ spec: suspended, status, pods: [aPod(2, { deleting: true, ...change })] }));
+  expect(condition(after({ leaving: "PodDeleted" }), "Suspended")?.status).toBe("False");
+  expect(condition(after({ leaving: "NodeLost" }), "Suspended")?.status).toBe("True");
+});
+
 test("INV-3: an owner that is refused as another cluster has raised leaves no fence of its predecessor's open", () => {
   const report = JSON.stringify({ ...JSON.parse(failureReport({ code: "LF005", floor: 7 })), generation: 2 });
   const status = { generation: 2, attempt: 2, owner: owner(2, 2), fences: [aFence()], fence: 1 };

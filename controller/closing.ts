@@ -165,7 +165,8 @@ function stopPods({ status, snapshot, actions }: Draft): PodView[] {
   const outOfReach = new Set(
     status.history.filter(({ reason }) => reason === "LeaseExpired" || reason === "NodeLost").map(({ uid }) => uid),
   );
-  return alive.filter(({ uid }) => !outOfReach.has(uid));
+  // A standby never is in the history, and a lost owner only among the last: their pods stay until somebody removes the node.
+  return alive.filter(({ uid, leaving }) => leaving !== "NodeLost" && !outOfReach.has(uid));
 }
 
 function wait(draft: Draft, message: string): false {
