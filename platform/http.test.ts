@@ -110,6 +110,19 @@ describe("a request", () => {
     expect([second === first, third === second, fourth === third]).toEqual([true, false, true]);
   });
 
+  test("waits for no others that hang, as many as runs of the controller may at once", async () => {
+    await serve((asked, response) => {
+      if (asked.method === "GET") json(response, 200, {});
+    });
+    const stop = new AbortController();
+    const hang = { method: "PUT", path: "/x", timeoutMs: 5000, signal: stop.signal } as const;
+    const hanging = Array.from({ length: 100 }, () => client.request(hang).catch(() => {}));
+    await expect.poll(() => server.asked.length).toBeGreaterThan(60);
+    expect(await call("GET", 1000)).toMatchObject({ status: 200 });
+    stop.abort();
+    await Promise.all(hanging);
+  });
+
   test("stops at the caller's signal", async () => {
     await serve(() => {});
     const signal = AbortSignal.timeout(50);

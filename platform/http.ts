@@ -15,7 +15,8 @@ import type { Clock } from "./clock.ts";
 /** Longest answer, and longest line of a stream: above any Kubernetes object and any page of 500 of the usual size. */
 const BODY_BYTES_MAX = 64 * 2 ** 20;
 const LINE_CHARS_MAX = 8 * 2 ** 20;
-const SOCKETS_MAX = 64;
+/** Above all that one process has under way (controller/kube/queue.ts): what found none free would wait for calls that hang, a renewal too. */
+const SOCKETS_MAX = 256;
 /** An idle connection is closed by us before a server or a load balancer does it in silence. */
 const IDLE_SOCKET_MS = 30_000;
 /** First probe of a silent peer; the following ones come each second, so a dead machine is noticed in about 20 s … */

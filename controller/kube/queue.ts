@@ -47,7 +47,7 @@ const RUN_MS_MAX = 60_000;
 const FAILING_MS_MIN = 1000;
 /** A run of which as much has passed waits for somebody; most take some ten milliseconds. */
 const SLOW_MS = 1000;
-/** Beyond the workers: what waits costs memory, and a place in the API server's own queues. */
+/** Beyond the workers: what waits costs memory, a connection (platform/http.ts), and a place in the API server's own queues. */
 const SLOW_RUNS_MAX = 64;
 /** What an aborted run gets to notice. */
 const ABORTED_MS = 1000;
