@@ -117,6 +117,18 @@ test("a standby starts after the owner's raise: a takeover has the processor for
   expect(kinds(gone)).toEqual(["grant"]);
 });
 
+test("an owner that is overdue or leaves has its successor in a standby that is ready: no other pod is made in front of the grant", () => {
+  const spec = aSpec({ standbys: { count: 1 } });
+  const status = owned({ ...raised, attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }] });
+  const overdue = { lease: aLease(1, 1), leaseUnchangedMs: 6_000, leaseRemainingMs: 4_000 };
+  const after = (standby: Partial<PodView>, atWork: Partial<PodView> = {}, change: object = overdue): string[] =>
+    kinds(decide(aSnapshot({ spec, status, pods: [aPod(1, atWork), aPod(2, standby)], ...change })));
+  expect(after({})).toEqual([]);
+  expect(after({}, { deleting: true }, { lease: aLease(1, 1) })).toEqual([]);
+  // One that is not may never be.
+  expect(after({ sidecarRunning: false })).toEqual(["createPod"]);
+});
+
 test("standbys that fail at once beside a healthy owner back off too", () => {
   const spec = aSpec({ standbys: { count: 1 } });
   const status = owned({ ...raised, attempt: 2, candidates: [{ attempt: 2, pod: "run-2" }], failures: 3 });

@@ -17,8 +17,8 @@ export function candidatesWanted(draft: Draft, spec: FencedJobSpec, state: Owner
   const ownerLeaves = snapshot.pods.some(({ uid, deleting }) => uid === status.owner?.uid && deleting);
   const successor = !status.owner || state?.kind === "overdue" || ownerLeaves;
   const atRest = (isClosing(snapshot) ? 0 : spec.standbys.count) + (successor ? 1 : 0);
-  // A standby's start takes processor time from a takeover under way: it comes after the raise.
-  const settled = hasRaised(status, snapshot);
+  // A standby's start takes processor time from a takeover under way, and a webhook may hang at it: it comes after the raise.
+  const settled = hasRaised(status, snapshot) && !(successor && readyCandidate(draft));
   const wanted = settled ? atRest : Math.min(atRest, Math.max(status.candidates.length, successor ? 1 : 0));
   // Also beside a healthy owner: standbys that fail at once would else be made anew without a pause.
   const leftMs = backoffLeftMs(draft);

@@ -172,3 +172,20 @@ test("a webhook that hangs at each standby's creation holds up no takeover, and 
   await turn(world, controller);
   expect(asked).toEqual(["run-3 with owner run-2"]);
 });
+
+test("a webhook that hangs since the owner has fallen silent holds up no takeover by a standby that is ready", async () => {
+  const { world, controller } = aCluster({ standbys: { count: 1 } });
+  await live(world, controller, 20);
+  const { create } = world.api;
+  world.api.create = async (resource, object, options = {}) => {
+    if (resource.plural !== "pods") return create(resource, object, options);
+    world.nowMs += 10_000;
+    throw new ApiError("create", 500, { message: "failed calling webhook" });
+  };
+  const [first] = world.sidecars.values();
+  if (first) first.frozenUntilMs = Number.POSITIVE_INFINITY;
+  const silentMs = world.nowMs;
+  while (world.status().generation === 1) await live(world, controller, 1);
+  expect(world.status()).toMatchObject({ generation: 2, owner: { pod: "run-2" } });
+  expect(world.nowMs - silentMs).toBeLessThan(12_000);
+});
