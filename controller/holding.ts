@@ -7,7 +7,7 @@ import { GENERATION_MAX, type Owner } from "./api/status.ts";
 import { readyCandidate } from "./candidates.ts";
 import type { Draft } from "./draft.ts";
 import { fenceChange, issuerCondition } from "./fences.ts";
-import { isAtWork, mayClaim, type OwnerState, overdueMsOf, ownReport } from "./ownership.ts";
+import { endingMs, isAtWork, mayClaim, type OwnerState, overdueMsOf, ownReport } from "./ownership.ts";
 import type { PodView } from "./snapshot.ts";
 
 /** A Lease without our label is not watched. */
@@ -32,7 +32,7 @@ export function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, stat
   if (snapshot.lease) owner.leaseUID = snapshot.lease.uid;
   if (state?.kind === "ending") {
     draft.condition("Owned", "False", "Ending", `${owner.pod} has given the Lease back and is ending`);
-    draft.lookAgainIn(snapshot.leaseRemainingMs);
+    draft.lookAgainIn(endingMs(snapshot));
     status.summary = "Ending";
     return;
   }

@@ -229,10 +229,21 @@ test("a released Lease waits for its pod to tell how it ended", () => {
   const ending = decide(aSnapshot({ status: owned(), pods: [aPod(1, { phase: "Running" })], lease }));
   expect(ending.status.owner?.generation).toBe(1);
   expect(condition(ending, "Owned")?.reason).toBe("Ending");
-  const silent = decide(
-    aSnapshot({ status: owned(), pods: [aPod(1, { phase: "Running" })], lease, leaseRemainingMs: 0 }),
-  );
-  expect(silent.status.history[0]?.reason).toBe("Released");
+  const after = (leaseUnchangedMs: number): Plan =>
+    decide(
+      aSnapshot({
+        status: owned(),
+        pods: [aPod(1, { phase: "Running" })],
+        lease,
+        leaseUnchangedMs,
+        leaseRemainingMs: 0,
+      }),
+    );
+  expect(after(10_000).status.history[0]?.reason).toBe("Released");
+  // A short lease has run out before a busy kubelet tells of a success, and the job would be run again.
+  const short = after(4_000);
+  expect(short.status).toMatchObject({ owner: { generation: 1 }, summary: "Ending" });
+  expect(short.requeueAfterMs).toBe(6_000);
 });
 
 test("a Lease edited to name somebody else ends the ownership", () => {

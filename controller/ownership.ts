@@ -57,7 +57,7 @@ export function ownerState(owner: Owner, spec: FencedJobSpec, snapshot: Snapshot
   if (!lease)
     return owner.leaseUID ? ended("LeaseDeleted", "the Lease was deleted under its holder") : { kind: "granting" };
   if (lease.generation === owner.generation) {
-    if (lease.holder === null) return released(pod, leaseRemainingMs);
+    if (lease.holder === null) return released(pod, endingMs(snapshot));
     return ended("LeaseTaken", `the Lease names ${lease.holder}, to whom nothing was granted`);
   }
   if (isLostToAnother(owner, lease))
@@ -65,10 +65,18 @@ export function ownerState(owner: Owner, spec: FencedJobSpec, snapshot: Snapshot
   return { kind: "granting" };
 }
 
-function released(pod: PodView | undefined, leaseRemainingMs: number): OwnerState {
+/** For a kubelet that is busy: a job that is done would be run again where its lease is shorter than the way of its success. */
+const TELLS_MS_MIN = 10_000;
+
+/** For how long the pod that has given the Lease back may still tell how it ended. */
+export function endingMs({ leaseRemainingMs, leaseUnchangedMs }: Snapshot): number {
+  return Math.max(leaseRemainingMs, TELLS_MS_MIN - leaseUnchangedMs);
+}
+
+function released(pod: PodView | undefined, leftMs: number): OwnerState {
   if (pod?.failed) return { kind: "ended", end: podFailed(pod, pod.leaving) };
   // What a long-running owner ends with is not waited for: it is not the job's end.
-  if (leaseRemainingMs > 0 && !pod?.longRunning) return { kind: "ending" };
+  if (leftMs > 0 && !pod?.longRunning) return { kind: "ending" };
   return ended(pod?.leaving ?? "Released", "the Lease was given back");
 }
 
