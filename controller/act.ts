@@ -9,7 +9,7 @@ import { type FencedJob, readStatus } from "./api/status.ts";
 import type { Action, Plan } from "./draft.ts";
 import { withFinalizer, withoutFinalizer } from "./finalizer.ts";
 import { type KubeApi, RESOURCES } from "./kube/api.ts";
-import { ifThere, isAlreadyExists, isNamespaceEnding, unlessMoved } from "./kube/errors.ts";
+import { ifThere, isAlreadyExists, isConflict, isNamespaceEnding, unlessMoved } from "./kube/errors.ts";
 import type { KubeObject } from "./kube/objects.ts";
 import { type Memory, supersede } from "./memory.ts";
 import { buildCloser, buildPod, controllerReference, isAttemptOf, podName, type SidecarImage } from "./pods.ts";
@@ -51,7 +51,7 @@ export class Actor {
       case "createPod":
         return this.#createPod(action, meta, snapshot, memory);
       case "grant":
-        return this.#grant(meta, snapshot, plan);
+        return this.#grant(meta, snapshot, plan, memory);
       case "clearLease":
         return this.#clearLease(action, meta);
       case "deletePod": {
@@ -124,7 +124,7 @@ export class Actor {
   }
 
   /** Writes the Lease for the reserved owner, if the record still is the one that the decision was made on. */
-  async #grant(meta: JobMeta, snapshot: Snapshot, plan: Plan): Promise<void> {
+  async #grant(meta: JobMeta, snapshot: Snapshot, plan: Plan, memory: Memory): Promise<void> {
     const { api, clock, log } = this.#parts;
     const { owner } = plan.status;
     if (!owner || !snapshot.spec.ok) return;
@@ -157,7 +157,11 @@ export class Actor {
       },
       clock.wall(),
     );
-    await (live ? api.update(RESOURCES.leases, lease) : api.create(RESOURCES.leases, lease));
+    await (live ? api.update(RESOURCES.leases, lease) : api.create(RESOURCES.leases, lease)).catch((error) => {
+      if (!isConflict(error) && !isAlreadyExists(error))
+        memory.grantProblem = { generation: grant.generation, message: error.message };
+      throw error;
+    });
     log.info("granted", { job: `${meta.namespace}/${meta.name}`, pod: owner.pod, generation: owner.generation });
   }
 

@@ -107,6 +107,7 @@ export class Gatherer {
       pods,
       burnedAttempts: [...memory.burned],
       creationProblem: memory.creationProblem ?? null,
+      grantProblem: grantProblemOf(status, memory),
       namespaceEnding: memory.namespaceEnding ?? false,
       lease,
       holderElsewhere,
@@ -154,6 +155,11 @@ export class Gatherer {
     memory.accountMade ||= verdict.ok;
     return verdict;
   }
+}
+
+/** Of the grant in force, not of one before. */
+function grantProblemOf({ owner }: FencedJobStatus, { grantProblem }: Memory): string | null {
+  return grantProblem && grantProblem.generation === owner?.generation ? grantProblem.message : null;
 }
 
 /** Another controller has tried it: whoever acts for a leader that is silent, or follows it, need not try every job's pod first. */

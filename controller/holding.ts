@@ -26,6 +26,7 @@ export function watchOwner(draft: Draft, spec: FencedJobSpec, owner: Owner, stat
     if (!mayClaim(snapshot)) return waitForLease(draft, owner.pod);
     // A database has told of a higher one since: what was reserved would be refused.
     if (status.generation > owner.generation) return reserve(draft, owner);
+    if (snapshot.grantProblem) tellUngranted(draft, owner, snapshot.grantProblem);
     draft.actions.push({ kind: "grant" });
     return;
   }
@@ -107,6 +108,12 @@ function reserve(draft: Draft, owner: Owner): void {
   draft.event("Normal", "Granted", `generation ${owner.generation} granted to ${owner.pod}`);
   status.summary = "Owned, Raising";
   draft.actions.push({ kind: "grant" });
+}
+
+/** INV-11: a quota, a policy or missing rights may keep it from being written for ever. */
+function tellUngranted(draft: Draft, { pod }: Owner, problem: string): void {
+  draft.condition("Owned", "False", "WaitingForLease", `${pod} waits for its Lease to be written: ${problem}`);
+  draft.status.summary = "Waiting: its Lease";
 }
 
 const colon = (text: string | null | undefined): string => (text ? `: ${text}` : "");

@@ -21,6 +21,8 @@ export interface Memory {
   accountMade?: boolean;
   /** Why the last pod could not be created, until one can. */
   creationProblem?: string;
+  /** Why the Lease could not be written for this generation. */
+  grantProblem?: { readonly generation: number; readonly message: string };
   /** That pod was refused because its namespace is being deleted. */
   namespaceEnding?: boolean;
   /** Monotonic ms since when it is being deleted, or failing, and no owner works. */

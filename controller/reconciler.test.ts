@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { GENERATION_ANNOTATION } from "../lease/record.ts";
 import type { Stored } from "../testing/modelledcluster.ts";
 import { aCluster, conditionOf, live, SPEC, turn } from "../testing/reconciling.ts";
+import { ApiError } from "./kube/errors.ts";
 import { jobKeysOf } from "./reconciler.ts";
 
 test("an edit of the spec that the watch shows before our own status write is answered is not overlooked", async () => {
@@ -248,4 +249,23 @@ test("INV-11: a version that the server does not know, of an etcd that was put b
   }
   expect(controller.failures).toBe(0);
   expect(world.status().candidates).toMatchObject([{ pod: "run-1" }]);
+});
+
+test("INV-11: a Lease that cannot be written is told, by its owner's condition, and is written when it can be", async () => {
+  const { world, controller } = aCluster();
+  const { create } = world.api;
+  world.api.create = async (resource, object, options = {}) => {
+    if (resource.plural === "leases") throw new ApiError("create", 403, { message: "exceeded quota: leases" });
+    return create(resource, object, options);
+  };
+  await live(world, controller, 30);
+  expect(world.status()).toMatchObject({ owner: { pod: "run-1", generation: 1 }, summary: "Waiting: its Lease" });
+  expect(conditionOf(world, "Owned")).toMatchObject({
+    status: "False",
+    reason: "WaitingForLease",
+    message: "run-1 waits for its Lease to be written: create: exceeded quota: leases",
+  });
+  world.api.create = create;
+  await live(world, controller, 60);
+  expect(conditionOf(world, "Owned")).toMatchObject({ status: "True", message: "run-1 owns generation 1" });
 });

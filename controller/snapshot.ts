@@ -84,6 +84,8 @@ export interface Snapshot {
   readonly burnedAttempts: readonly number[];
   /** Why the API server refused the last pod, while none could be created since. */
   readonly creationProblem: string | null;
+  /** Why the API server refused the Lease for the generation that is reserved. */
+  readonly grantProblem: string | null;
   /** The last pod was refused because its namespace is being deleted. */
   readonly namespaceEnding: boolean;
   readonly lease: LeaseRecord | null;

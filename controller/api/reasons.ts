@@ -28,7 +28,7 @@ export const REASONS = {
   Granted: "The pod owns the named generation.",
   WaitingForPod: "A candidate's pod is being created, scheduled or pulled; the message says what it waits for.",
   WaitingForLease:
-    "An older holder's Lease has not run out; deleting the pod that the message names shortens the wait.",
+    "An older holder's Lease has not run out; deleting the pod that the message names shortens the wait. Or the Lease cannot be written, as the message says.",
   LeaseForeign: "The Lease of this name is not a FencedJob's, and is left alone; rename the job or delete that Lease.",
   RenewalOverdue: "The owner has not renewed; a candidate is prepared, and takes over when the lease has run out.",
   BackingOff: "The last owner failed; the next candidate starts at the time in the message.",
