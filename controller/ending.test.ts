@@ -185,3 +185,12 @@ test("a deadline and a time to live begin with now, and no later, where the cloc
   const over = decide(aSnapshot({ spec, status: complete.status, wallMs: WALL_MS + 60_000 }));
   expect(kinds(over)).toEqual(["deleteJob"]);
 });
+
+test("ten minutes without a failure make up for earlier ones, also where the clock is behind the owner's beginning", () => {
+  const at = (status: object, wallMs: number): Plan =>
+    decide(aSnapshot({ status, pods: [aPod(1, { applicationStarted: true })], lease: aLease(1, 1), wallMs }));
+  const ahead = { failures: 2, owner: { ...owner(1, 1), since: "2027-11-29T13:00:00Z" } };
+  const now = at(owned(ahead), WALL_MS);
+  expect(now.status.failures).toBe(2);
+  expect(at(now.status, WALL_MS + 600_000).status.failures).toBe(0);
+});

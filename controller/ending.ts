@@ -153,9 +153,11 @@ export function finished(draft: Draft, spec: FencedJobSpec): void {
 }
 
 /** INV-9: only an owner that has raised every fence has made progress. */
-export function forgetFailures({ status, snapshot }: Draft): void {
+export function forgetFailures({ status, snapshot, wall }: Draft): void {
   const { owner, failures, lastFailureTime } = status;
   if (!owner || failures === 0 || !hasRaised(status, snapshot)) return;
+  // The clock was set back: from now on, and not when it has caught up.
+  if (wallMsOf(owner.since) > snapshot.wallMs) owner.since = wall;
   const sinceMs = Math.max(wallMsOf(owner.since), lastFailureTime ? wallMsOf(lastFailureTime) : 0);
   if (snapshot.wallMs - sinceMs < PROGRESS_MS) return;
   status.failures = 0;
