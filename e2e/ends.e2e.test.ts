@@ -44,7 +44,7 @@ describe("a job that ends without a success", { timeout: TEST_MS_MAX }, () => {
     const here = stages.on(skip);
     const { scene } = here;
     const name = "late-cut-off";
-    await here.whereItMayBeLost(() => here.create({ name, spec: { activeDeadlineSeconds: 20 }, waitsForLease: true }));
+    await here.createWhereItMayBeLost({ name, spec: { activeDeadlineSeconds: 20 }, waitsForLease: true });
     const { since } = await here.owner(name);
     // So late that nobody follows it before the deadline.
     await until(async () => (await here.ledger.nowMs()) > Date.parse(since) + 17_000);
@@ -85,7 +85,7 @@ describe("a job that ends without a success", { timeout: TEST_MS_MAX }, () => {
     const here = stages.on(skip);
     const { scene } = here;
     const name = "foreground-cut-off";
-    await here.whereItMayBeLost(() => here.create({ name, waitsForLease: true }));
+    await here.createWhereItMayBeLost({ name, waitsForLease: true });
     await here.owner(name);
     const mend = await cutNode(here.goes);
     try {

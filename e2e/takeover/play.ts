@@ -17,9 +17,8 @@ export async function play(stage: Stage, scenario: Scenario): Promise<Measured> 
     verify,
   } = scenario;
   const asked = { ...(await job?.(stage)), waitsForLease, name: id };
-  const create = (): Promise<void> => stage.create(asked);
   try {
-    await (startsWhereItMayBeLost ? stage.whereItMayBeLost(create) : create());
+    await (startsWhereItMayBeLost ? stage.createWhereItMayBeLost(asked) : stage.create(asked));
     await stage.owner(id);
     await prepare?.(stage, id);
     const taken = await stage.takeover(id, act(stage, id), sinceLastRow ? "lastRow" : "cause");

@@ -3,7 +3,7 @@ import type { Owner } from "../../controller/api/status.ts";
 import { RESOURCES } from "../../controller/kube/api.ts";
 import { ifThere } from "../../controller/kube/errors.ts";
 import type { RawObject } from "../../controller/kube/objects.ts";
-import { SIDECAR_NAME } from "../../controller/snapshot.ts";
+import { JOB_LABEL, SIDECAR_NAME } from "../../controller/snapshot.ts";
 import { until } from "../../testing/until.ts";
 import { SYSTEM_NAMESPACE } from "../controller.ts";
 import { type Scene, scriptContainer } from "../scene.ts";
@@ -174,14 +174,18 @@ export class Stage {
     });
   }
 
-  /** The pod that `create` brings about starts on the node that may be lost; the next one starts where the scheduler likes. */
-  async whereItMayBeLost(create: () => Promise<void>): Promise<void> {
+  /** The job's first pod starts on the node that may be lost; the next one starts where the scheduler likes. */
+  async createWhereItMayBeLost(job: Job): Promise<void> {
     const { cluster, namespace } = this.scene;
     await cluster.kubectl(["cordon", this.stays]);
     try {
-      await create();
-      const field = `--field-selector=spec.nodeName=${this.goes}`;
-      await until(async () => (await cluster.kubectl(["get", "pods", "-n", namespace, "-o", "name", field])) !== "");
+      await this.create(job);
+      // Of this job: those of others may still be there, or end there.
+      const pods = ["get", "pods", "-n", namespace, "-o", "name", "-l", `${JOB_LABEL}=${job.name}`];
+      const there = `--field-selector=spec.nodeName=${this.goes}`;
+      await until(async () => (await cluster.kubectl([...pods, there])) !== "", STEP_MS_MAX, {
+        what: `${job.name} has a pod on ${this.goes}`,
+      });
     } finally {
       await cluster.kubectl(["uncordon", this.stays]);
     }
