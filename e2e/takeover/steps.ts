@@ -62,8 +62,12 @@ export async function nextOwner(stage: Stage, name: string): Promise<void> {
   await stage.takeover(name, deletePod()(stage));
 }
 
+/** Of the owner, once the status tells of its raise: an application may have written before that came into it. */
 export async function generationIs(stage: Stage, name: string, isIt: (generation: number) => boolean): Promise<void> {
-  const { generation, owner, fence } = await stage.scene.status(name);
-  expect({ owner: owner?.generation, fence }).toEqual({ owner: generation, fence: generation });
-  expect(generation).toSatisfy(isIt);
+  const told = async (): Promise<number | false> => {
+    const { generation, owner, fence } = await stage.scene.status(name);
+    return owner?.generation === generation && fence === generation && generation;
+  };
+  const what = `${name} has one generation, which its owner has raised`;
+  expect(await until(told, STEP_MS_MAX, { what })).toSatisfy(isIt);
 }
