@@ -234,6 +234,8 @@ export const OBJECTS: readonly PermanenceScenario[] = [
     reason: "PodDeleted",
     job: withAudit,
     prepare: async (stage, name) => {
+      // One that is not known to be at work yet would be replaced by a pod of the new spec.
+      await stage.applicationRuns((await stage.owner(name)).pod);
       await patchJob(stage, name, { spec: { databases: [{ name: "ledger", secretName: stage.secret }] } });
       const told = "until the next owner closes it";
       await until(async () => (await stage.scene.condition(name, "FenceRaised"))?.message.includes(told), STEP_MS_MAX);

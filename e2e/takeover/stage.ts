@@ -228,7 +228,11 @@ export class Stage {
     } finally {
       await mend?.();
     }
-    await ledger.writes(name, successor.uid, ROWS_MIN, STEP_MS_MAX);
+    // Of several that followed one another the first may have had its end before it wrote so many.
+    const goesOn = ({ uid, rows }: Writer): boolean => !known.includes(uid) && rows >= ROWS_MIN;
+    await until(async () => (await ledger.writers(name)).some(goesOn), STEP_MS_MAX, {
+      what: `a successor of ${owner.pod} has written ${ROWS_MIN} rows`,
+    });
     const { history } = await scene.status(name);
     // A job that was made anew does not know the old one's owners: its own first one then.
     const ended = history.find(({ uid }) => uid === owner.uid) ?? history.at(-1);
@@ -248,6 +252,22 @@ export class Stage {
       from,
       to: successor,
     };
+  }
+
+  /** The application of this pod runs, as the API server knows: the node tells of it a moment after it has begun to write. */
+  async applicationRuns(pod: string): Promise<void> {
+    const { scene } = this;
+    const key = { namespace: scene.namespace, name: pod };
+    await until(
+      async () => {
+        const { status } = await scene.api.get<RawObject>(RESOURCES.pods, key);
+        const [application] =
+          (status as { containerStatuses?: { state?: { running?: object } }[] }).containerStatuses ?? [];
+        return application?.state?.running !== undefined;
+      },
+      STEP_MS_MAX,
+      { what: `the application of ${pod} is said to run` },
+    );
   }
 
   /** Why the sidecar's process before the present one has ended. */
