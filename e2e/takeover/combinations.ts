@@ -15,15 +15,21 @@ import { fenceRow, isTrue, keyOf, type PermanenceScenario, patchJob, patchLease,
 const STUCK = "example.com/stuck";
 const FLIPS = 5;
 const LEASES_DELETED = 8;
+/** After SIGTERM, where something is to happen before the owner has ended. */
+const WRITES_ON_MS = 10_000;
 
-/**
- * The controller that leads is killed with its pod, and another pod takes its place: one that is started again in place waits, the longer
- * the more often, and the next scenario with it.
- */
-async function killLeader({ scene }: Stage): Promise<void> {
-  const key = { namespace: SYSTEM_NAMESPACE, name: ELECTION_LEASE };
-  const { holderPod } = readLease(await scene.api.get<RawLease & RawObject>(RESOURCES.leases, key));
-  await kill(scene, holderPod ?? "");
+/** The pod of the controller that leads; the Lease names one that was killed until another is elected, which acts for it already. */
+function leader({ scene: { api } }: Stage): Promise<string> {
+  const namespace = SYSTEM_NAMESPACE;
+  return until(
+    async () => {
+      const lease = await api.get<RawLease & RawObject>(RESOURCES.leases, { namespace, name: ELECTION_LEASE });
+      const { holderPod } = readLease(lease);
+      return holderPod && (await api.get<RawObject>(RESOURCES.pods, { namespace, name: holderPod })).metadata.name;
+    },
+    STEP_MS_MAX,
+    { what: "a controller leads" },
+  );
 }
 
 async function killControllers({ scene }: Stage): Promise<void> {
@@ -31,6 +37,10 @@ async function killControllers({ scene }: Stage): Promise<void> {
   await Promise.all(items.map(({ metadata }) => kill(scene, metadata.name)));
 }
 
+/**
+ * A controller with its pod, and another pod takes its place: one that is started again in place waits, the longer the more often, and
+ * the next scenario with it.
+ */
 async function kill({ api }: Stage["scene"], name: string): Promise<void> {
   await ifThere(api.delete(RESOURCES.pods, { namespace: SYSTEM_NAMESPACE, name }, { gracePeriodSeconds: 0 }));
 }
@@ -73,15 +83,16 @@ export const COMBINATIONS: readonly PermanenceScenario[] = [
       try {
         await patchJob(stage, name, { spec: { suspend: true } });
         await until(() => scene.podIsGone(owner.pod), STEP_MS_MAX);
-        await killLeader(stage);
+        await kill(scene, await leader(stage));
       } finally {
         await release();
       }
       await isTrue(stage, name, "Suspended");
       expect((await fenceRow(stage, name)).closedAt).not.toBe("");
+      const next = await leader(stage);
       await begins();
       await patchJob(stage, name, { spec: { suspend: false } });
-      await killLeader(stage);
+      await kill(scene, next);
     },
   },
   {
@@ -89,6 +100,8 @@ export const COMBINATIONS: readonly PermanenceScenario[] = [
     cause: `suspended and resumed ${FLIPS} times in a row without waiting`,
     effect: "the owner is replaced once or more; one after the other",
     reason: "Suspended",
+    // Longer than all of it takes: the owner has its end when the job is suspended.
+    job: () => ({ onSigterm: WRITES_ON_MS, podSpec: { terminationGracePeriodSeconds: 60 } }),
     act: (stage, name) => async () => {
       for (let flip = 0; flip < FLIPS; flip++) {
         await patchJob(stage, name, { spec: { suspend: true } });
@@ -113,7 +126,7 @@ export const COMBINATIONS: readonly PermanenceScenario[] = [
   },
   {
     id: "lease-deleted-api-away",
-    cause: "the Lease is deleted, and the API server is started anew before anybody has done anything about it",
+    cause: "the Lease is deleted, and the API server is started anew at once, whatever was done about it by then",
     effect: "as if only the Lease had been deleted, a restart later",
     reason: "LeaseDeleted",
     act: (stage, name) => async () => {
@@ -170,16 +183,19 @@ export const COMBINATIONS: readonly PermanenceScenario[] = [
       "the status is edited to attempt 0 and generation 0 with no owner, while its pod owns; then its pod is deleted",
     effect: "no pod is granted a second time, and no number is accepted twice (INV-7, INV-8)",
     reason: "RaiseRefused",
-    act: (stage, name) => async (owner, begins) => {
+    act: (stage, name) => async (owner) => {
       await patchStatus(stage, name, { attempt: 0, generation: 0, owner: null, history: null, candidates: null });
-      await deletePod()(stage)(owner, begins);
+      // It is nobody's by now, and perhaps gone.
+      await ifThere(stage.scene.api.delete(RESOURCES.pods, keyOf(stage, owner.pod)));
     },
   },
   {
     id: "changed-twice",
-    cause: "the owner's pod is deleted, and the template is changed twice while its successor starts",
+    cause: "the owner's pod is deleted, and the template is changed twice while its successor waits for its end",
     effect: "the next owner is of the last template",
     reason: "PodDeleted",
+    // Both changes come before anybody can be granted anything.
+    job: () => ({ onSigterm: WRITES_ON_MS, podSpec: { terminationGracePeriodSeconds: 60 } }),
     act: (stage, name) => async (owner, begins) => {
       const { template } = (await stage.scene.api.get<RawObject>(RESOURCES.fencedJobs, keyOf(stage, name))).spec as {
         template: { spec: { containers: { env: object[] }[] } };
