@@ -77,7 +77,7 @@ test("a standby may not touch the Lease; the owner may renew it, not change its 
 }, async ({ skip }) => {
   if (!ledger) return skip(NO_WAY);
   const stage = new Stage(scene, ledger);
-  await stage.setUp();
+  await stage.putSecret();
   await stage.create({ name: JOB, spec: { standbys: { count: 1 } } });
   const owner = await stage.owner(JOB);
   await stage.standbyRuns(JOB, "sidecar");

@@ -33,7 +33,7 @@ async function aRunningJob(db: Ledger): Promise<string> {
   await cluster.kubectl(["create", "namespace", NAMESPACE]);
   await installController(cluster, (line) => console.error(line));
   const stage = new Stage(scene, db);
-  await stage.setUp();
+  await stage.putSecret();
   await stage.create({ name: "running" });
   return (await stage.owner("running")).uid;
 }
