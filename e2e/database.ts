@@ -33,11 +33,12 @@ export async function startClusterDatabase(
   say: (line: string) => void,
 ): Promise<ClusterDatabase> {
   const ref = await cluster.loadImage(await image("fencedjob-demo-postgres", say));
-  const items = databaseObjects(namespace, ref);
-  await cluster.kubectl(
-    ["apply", "--server-side", "-f", "-"],
-    JSON.stringify({ apiVersion: "v1", kind: "List", items }),
-  );
+  const apply = (...items: object[]): Promise<string> =>
+    cluster.kubectl(["apply", "--server-side", "-f", "-"], JSON.stringify({ apiVersion: "v1", kind: "List", items }));
+  await apply({ apiVersion: "v1", kind: "Namespace", metadata: { name: namespace } });
+  // A pod is refused until there is the namespace's own account, which comes a moment after it.
+  await until(() => cluster.kubectl(["get", "serviceaccount", "-n", namespace, "default"]));
+  await apply(...databaseObjects(namespace, ref));
   await cluster.kubectl(["wait", "-n", namespace, "--for=condition=Ready", `pod/${POD}`, "--timeout=300s"]);
   const forward = await portForward(cluster, namespace);
   const url = `postgres://postgres:${ADMIN_PASSWORD}@127.0.0.1:${forward.port}/${DATABASE}?sslmode=disable`;
@@ -62,7 +63,6 @@ function databaseObjects(namespace: string, ref: string): object[] {
   const labels = { app: POD };
   const uri = `postgres://${APP_ROLE}:${APP_PASSWORD}@${POD}.${namespace}.svc:5432/${DATABASE}?sslmode=disable`;
   return [
-    { apiVersion: "v1", kind: "Namespace", metadata: { name: namespace } },
     { apiVersion: "v1", kind: "Secret", metadata: { name: POD, namespace }, stringData: { uri } },
     {
       apiVersion: "v1",
