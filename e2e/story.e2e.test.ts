@@ -7,6 +7,8 @@ import { playStory } from "./story.ts";
 
 const NAMESPACE = "story";
 const STORY_MS_MAX = 15 * 60_000;
+/** All invoices of one pod take longer than it takes to freeze it on a busy machine: else it would have done all of its work by then. */
+const WORK_MS = 4_000;
 
 let scene: Scene;
 let database: ClusterDatabase;
@@ -32,6 +34,7 @@ test("INV-3, INV-10: a frozen owner's COMMIT and next write are refused with the
     database,
     namespace: NAMESPACE,
     appImage,
+    workMs: WORK_MS,
     tell: () => {},
     show: () => {},
   });

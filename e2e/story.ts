@@ -21,6 +21,8 @@ export interface StoryParts {
   readonly namespace: string;
   /** Name of the example application's image in the cluster. */
   readonly appImage: string;
+  /** How long the application works on each of its invoices; as long as it likes if absent. */
+  readonly workMs?: number;
   /** Something happens now; `who` is a pod, the job, or empty. */
   readonly tell: (who: string, what: string) => void;
   /** A command that a person would type now, and what it answers. */
@@ -46,14 +48,17 @@ const JOB = "invoice-run";
 const STEP_MS_MAX = 120_000;
 
 export async function playStory(parts: StoryParts): Promise<StoryEnd> {
-  const { cluster, api, database, namespace, appImage, tell, show } = parts;
+  const { cluster, api, database, namespace, appImage, workMs, tell, show } = parts;
   const job = parse(readFileSync(join(checkout, "examples/invoice-run.yaml"), "utf8")) as RawObject;
   job.metadata.namespace = namespace;
   const spec = job.spec as {
     lease: { durationSeconds: number };
-    template: { spec: { containers: { image: string }[] } };
+    template: { spec: { containers: { image: string; env: object[] }[] } };
   };
-  for (const container of spec.template.spec.containers) container.image = appImage;
+  for (const container of spec.template.spec.containers) {
+    container.image = appImage;
+    if (workMs !== undefined) container.env.push({ name: "WORK_MS", value: String(workMs) });
+  }
   const key = { namespace, name: JOB };
   const status = async (): Promise<FencedJobStatus> =>
     readStatus((await api.get<RawObject>(RESOURCES.fencedJobs, key)).status);
@@ -88,7 +93,11 @@ export async function playStory(parts: StoryParts): Promise<StoryEnd> {
     const [{ at: frozenAt }] = (await database.query<{ at: Date }>("SELECT clock_timestamp() AS at")) as [{ at: Date }];
     await cluster.freeze(uidA);
 
-    const prepared = await until(async () => (await status()).candidates[0]?.pod, STEP_MS_MAX);
+    // It may be the owner before anybody has looked.
+    const prepared = await until(async () => {
+      const { candidates, owner } = await status();
+      return candidates[0]?.pod ?? (owner?.generation === 2 ? owner.pod : null);
+    }, STEP_MS_MAX);
     tell(prepared, "candidate prepared: the renewal is overdue");
     const granted = await until(async () => {
       const now = await status();
