@@ -78,6 +78,8 @@ async function create(name: string, spec: object = {}, secret?: Record<string, s
   const app = scriptContainer(scene.scriptImage, FOREVER);
   await scene.create(name, {
     databases: [{ name: "ledger", secretName: `${name}-db` }],
+    // Its first pod is what is looked at: no pause of the machine costs it its place.
+    lease: { durationSeconds: 600 },
     template: { spec: { restartPolicy: "Never", terminationGracePeriodSeconds: 1, containers: [app] } },
     ...spec,
   });
