@@ -95,6 +95,7 @@ describe("no takeover", { timeout: TEST_MS_MAX }, () => {
       await scene.api.delete(RESOURCES.pods, keyOf(stage, pod));
     });
     expect(taken.from.uid).toBe(owner.uid);
+    // It ends with a row that it sends after that time.
     expect(taken.from.lastMs - deletedMs).toBeGreaterThan(WRITES_ON_MS - 1_000);
     expect(taken.staleRows).toBe(0);
     await stage.remove(name);

@@ -12,6 +12,10 @@ const RECONNECT_MS = 100;
 const query = `INSERT INTO written (job, uid) VALUES ('${JOB}', '${POD_UID}')
   RETURNING (SELECT exit_code FROM told WHERE uid = '${POD_UID}')`;
 
+/** Its time after SIGTERM is over: the next row that it sends is its last, so that it has written until its end, if it is let. */
+let ending = false;
+let last = false;
+
 let said = "";
 function say(text) {
   if (text !== said) console.log(`${new Date().toISOString()} ${text}`);
@@ -22,7 +26,7 @@ process.on("SIGTERM", () => {
   say(`SIGTERM: ${ON_SIGTERM}`);
   if (ON_SIGTERM === "exit") process.exit(1);
   // "ignore", or for so many milliseconds.
-  if (ON_SIGTERM !== "ignore") setTimeout(() => process.exit(1), Number(ON_SIGTERM));
+  if (ON_SIGTERM !== "ignore") setTimeout(() => (ending = true), Number(ON_SIGTERM));
 });
 
 const message = (type, body) => {
@@ -47,13 +51,19 @@ function session() {
     }
   });
   socket.on("error", (error) => say(`connection: ${error.message}`));
-  socket.on("close", () => setTimeout(session, RECONNECT_MS));
+  socket.on("close", () => (ending ? process.exit(1) : setTimeout(session, RECONNECT_MS)));
+}
+
+function send(socket) {
+  last = ending;
+  if (socket.writable) socket.write(message("Q", `${query}\0`));
 }
 
 function take(socket, type, body) {
-  if (type === "Z") setTimeout(() => socket.writable && socket.write(message("Q", `${query}\0`)), EVERY_MS);
+  if (type === "Z") setTimeout(() => send(socket), EVERY_MS);
   if (type === "E") say(`refused: ${body.toString("latin1").replaceAll("\0", " ")}`);
   if (type === "C") say("writes");
+  if ((type === "C" && last) || (type === "E" && ending)) process.exit(1);
   // One column, and it is not null: two bytes for the count of columns, four for the length.
   if (type === "D" && body.readInt32BE(2) > 0) process.exit(Number(body.subarray(6).toString()));
 }
