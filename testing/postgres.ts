@@ -57,6 +57,8 @@ const NOBODY = 65534;
 /** Below the kernel's own, and below the node ports of a cluster. */
 const PORT_MIN = 20_000;
 const PORT_END = 30_000;
+/** That draw ports at the same time, each from a part of its own: vitest numbers its workers from 1, and runs fewer. */
+const DRAWERS = 8;
 const root = join(dirname(fileURLToPath(import.meta.url)), "..");
 
 /** Versions whose server can be started on this machine; the others with the reason. */
@@ -206,13 +208,21 @@ async function waitReady(server: {
   }
 }
 
+/** By this process, which may bind them later, or once more: whose server is away for a moment finds its port as it was. */
+const drawn = new Set<number>();
+
 /**
  * A port that was free a moment ago. Drawn from outside of those that the kernel gives to whoever asks for any: between now
  * and its use it would else be the next proxy's of another test, and whoever comes to it the wrong one's client.
  */
 export async function freePort(host = "127.0.0.1"): Promise<number> {
+  const many = (PORT_END - PORT_MIN) / DRAWERS;
+  const first = PORT_MIN + (Number(process.env.VITEST_POOL_ID ?? 0) % DRAWERS) * many;
+  if (drawn.size > many / 2) drawn.clear();
   for (;;) {
-    const port = randomInt(PORT_MIN, PORT_END);
+    const port = randomInt(first, first + many);
+    if (drawn.has(port)) continue;
+    drawn.add(port);
     const server = createServer();
     const failed = await new Promise<{ code?: unknown } | undefined>((resolve) => {
       server.once("error", resolve).listen(port, host, () => resolve(undefined));
