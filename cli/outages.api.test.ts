@@ -79,7 +79,8 @@ test("three restarts of the API server in a row: the owner works on, the control
 test("a candidate that is granted while its watch is broken sees it when it watches again, and it watches for minutes", async () => {
   const way = await startFaultyWay(scene.server);
   onTestFinished(() => way.stop());
-  await scene.createJob({ standbys: { count: 1 } });
+  // So long that a grant which it cannot see yet is still its own when it does.
+  await scene.createJob({ lease: LEASE, standbys: { count: 1 } });
   const owner = await scene.startOwner(1, 1);
   const candidate = await scene.startPod(2, { way });
   const watches = () => way.passed.filter(({ path }) => path.includes("watch=true"));

@@ -117,7 +117,8 @@ describe("the end", () => {
 
 describe("a takeover", () => {
   test("INV-3, INV-4: a standby whose application is started takes over from one that was killed: its held client writes, the other's work is undone", async () => {
-    await scene.createJob({ standbys: { count: 1, application: "Started" } });
+    // Long: its pod's end is what ends the ownership.
+    await scene.createJob({ lease: { durationSeconds: 120 }, standbys: { count: 1, application: "Started" } });
     const old = await scene.startPod(1);
     await scene.owns(old, 1);
     await old.tell("Running", { running: {} });
