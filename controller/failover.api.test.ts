@@ -231,6 +231,7 @@ describe("a takeover while the leader is dead", () => {
       leaseMs,
     );
     console.log(`owner frozen, leader killed ${0.7 * leaseMs} ms later: ${deadMs} ms, with a lease of ${leaseMs} ms`);
-    expect(deadMs).toBeLessThan(1.25 * leaseMs);
+    // Whoever had begun to look when the leader died would have waited for 1.7.
+    expect(deadMs).toBeLessThan(1.5 * leaseMs);
   });
 });

@@ -58,7 +58,7 @@ test("another process that got the pid of a dead one is left alone", async () =>
 
 test("a program that ends while it is waited for is reported with the end of its log", async () => {
   startDaemon(dir, { name: "it", command: ["sh", "-c", "echo no such flag; exit 1"] });
-  await expect(waitReady(dir, ["it"], "it answers", 5_000, async () => false)).rejects.toThrow(
+  await expect(waitReady(dir, ["it"], "it answers", 60_000, async () => false)).rejects.toThrow(
     "it ended while starting:\nno such flag",
   );
 });
