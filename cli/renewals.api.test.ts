@@ -49,7 +49,7 @@ test.skipIf(!existsSync(PGBENCH) || !existsSync(PSQL))(
     const load = await underLoad(pod);
     console.log(`renewals each 1000 ms, largest gap: at rest ${restMs} ms, under load ${load.gapMs} ms (${load.told})`);
     // Not the largest: a pause of the whole machine is none of theirs.
-    expect(load.usualMs).toBeLessThan(1000 * (LEASE.renewIntervalSeconds + LEASE.requestTimeoutSeconds));
+    expect(load.usualMs).toBeLessThan(2 * 1000 * LEASE.renewIntervalSeconds);
     expect(load.renewals.grants.size).toBe(1);
     expect(load.refused).toBe(0);
   },
@@ -101,14 +101,14 @@ describe("a slow or failing API server", () => {
   }
 
   /** An owner whose application writes ten times a second for a long time, while the way is as it was made. */
-  async function writesOn(way: FaultyWay, fault: () => void): Promise<void> {
-    await scene.createJob({ lease: DEFAULTS, standbys: { count: 1 } });
+  async function writesOn(way: FaultyWay, fault: () => void, lease = DEFAULTS, forMs = LONG_MS): Promise<void> {
+    await scene.createJob({ lease, standbys: { count: 1 } });
     const pod = await scene.startOwner(1, 1, { way });
     await scene.startPod(2);
     const application = await scene.connect(pod);
     fault();
     const { gapMs, renewals } = await largestGapMs(async () => {
-      const endMs = systemClock.monoMs() + LONG_MS;
+      const endMs = systemClock.monoMs() + forMs;
       for (; systemClock.monoMs() < endMs; await systemClock.sleep(100)) await application.query(scene.writes("on"));
     });
     console.log(`largest gap ${gapMs} ms, ${way.passed.length} requests over ${way.connections()} connections`);
@@ -117,10 +117,10 @@ describe("a slow or failing API server", () => {
     expect((await scene.status()).owner).toMatchObject({ pod: "run-1", generation: 1 });
   }
 
-  test("each answer 1.9 s late, with a request timeout of 2 s", async () => {
+  test("each answer 1.7 s late, with a request timeout of 2 s", async () => {
     const way = await aWay();
     await writesOn(way, () => {
-      way.fault = () => ({ kind: "late", ms: 1_900 });
+      way.fault = () => ({ kind: "late", ms: 1_700 });
     });
   });
 
@@ -150,15 +150,19 @@ describe("a slow or failing API server", () => {
 
   test("429 with a Retry-After beyond the deadline: it is heeded as far as the permit allows", async () => {
     const way = await aWay();
+    // The attempt in time is the last one: a pause of the machine must fit into its timeout.
+    const lease = { ...DEFAULTS, durationSeconds: 20, requestTimeoutSeconds: 6 };
+    const forMs = 2 * LONG_MS;
     let puts = 0;
-    await writesOn(way, () => {
+    const fault = (): void => {
       way.fault = ({ method }) => {
         if (method !== "PUT" || ++puts % 2 === 0) return null;
         return { kind: "instead", status: 429, headers: { "retry-after": "60" } };
       };
-    });
+    };
+    await writesOn(way, fault, lease, forMs);
     // Two for each permit: one that is refused, one in time.
-    expect(puts).toBeLessThanOrEqual(2 * Math.ceil(LONG_MS / 7_000) + 2);
+    expect(puts).toBeLessThanOrEqual(2 * Math.ceil(forMs / 13_000) + 2);
   });
 
   test.each<[string, (puts: number) => Fault | null]>([
