@@ -57,7 +57,7 @@ test("the application starts when its native sidecar has, and the pod succeeds w
   expect(await kubectl("logs", "with-sidecar", "-c", "app")).toBe("reached\n");
 });
 
-test("a service is reached by its name, and by a pod through exec", async () => {
+test("a service is reached by its name, and by a pod through exec", { timeout: BUILD_MS_MAX }, async () => {
   const server = script("server", "require('http').createServer((_, answer) => answer.end('hello')).listen(8080)");
   const service = {
     apiVersion: "v1",
@@ -124,7 +124,9 @@ test("pods reach a server of this machine, where the provider says at which addr
   expect(await kubectl("logs", "visitor")).toBe("from the host\n");
 });
 
-test("PostgreSQL runs as a pod with a password, and keeps its data when the container restarts", async () => {
+test("PostgreSQL runs as a pod with a password, and keeps its data when the container restarts", {
+  timeout: BUILD_MS_MAX,
+}, async () => {
   const ref = await cluster.loadImage(await image("fencedjob-demo-postgres", (line) => console.error(line)));
   const env = Object.entries({ POSTGRES_PASSWORD: "o'secret", POSTGRES_DB: "ledger" }).map(([name, value]) => ({
     name,
