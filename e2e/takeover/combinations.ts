@@ -196,6 +196,8 @@ export const COMBINATIONS: readonly PermanenceScenario[] = [
     reason: "PodDeleted",
     // Both changes come before anybody can be granted anything.
     job: () => ({ onSigterm: WRITES_ON_MS, podSpec: { terminationGracePeriodSeconds: 60 } }),
+    // One that is not known to be at work yet would have its end by the first change.
+    prepare: async (stage, name) => stage.applicationRuns((await stage.owner(name)).pod),
     act: (stage, name) => async (owner, begins) => {
       const { template } = (await stage.scene.api.get<RawObject>(RESOURCES.fencedJobs, keyOf(stage, name))).spec as {
         template: { spec: { containers: { env: object[] }[] } };
