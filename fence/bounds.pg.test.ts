@@ -50,8 +50,9 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
   test(`INV-13: a raise under ${CLIENTS} busy clients ends within the drain time and a moment, and no row of the old generation follows`, async () => {
     let stopping = false;
     let commits = 0;
-    const busy = async (): Promise<void> => {
-      const client = await job.admit(jobId, 1);
+    // All of them are let in before the first begins: one that came behind the raise would be none of the busy ones.
+    const sessions = await Promise.all(Array.from({ length: CLIENTS }, () => job.admit(jobId, 1)));
+    const busy = async (client: Client): Promise<void> => {
       while (!stopping) {
         try {
           await client.query(
@@ -64,7 +65,7 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
         }
       }
     };
-    const clients = Array.from({ length: CLIENTS }, busy);
+    const clients = sessions.map(busy);
     await until(admin, "SELECT count(*) > 100 FROM invoice");
     const raised = await job.raise(2, { drainMs: 300 });
     const { rows } = await admin.query("SELECT max(id) AS id FROM invoice");

@@ -14,7 +14,7 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     admin = await fenced.connectAdmin();
     await admin.query(`
       CREATE TABLE w (i int);
-      CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$;
+      CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$;
       CREATE CONSTRAINT TRIGGER slowly AFTER INSERT ON w DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slowly();
       GRANT ALL ON w TO invoice_app`);
   });
@@ -30,11 +30,14 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     await admin.query("TRUNCATE w");
     const { proxy } = await serveNewJob(fenced);
     const client = await proxy.connect();
+    // It is under way for as long as this is held.
+    await admin.query("SELECT pg_advisory_lock(1)");
     for (const sql of before) await client.query(sql);
     const told = failure(client.query(committing));
-    await until(admin, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'PgSleep'");
+    await until(admin, "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
     await proxy.proxy.close();
     expect(await told).toMatchObject({ code: "08007", severity: "FATAL" });
+    await admin.query("SELECT pg_advisory_unlock(1)");
     // And so it is: PostgreSQL goes on with it, though nobody is there any more.
     await until(admin, "SELECT count(*) = 1 FROM w");
   });
