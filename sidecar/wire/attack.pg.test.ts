@@ -184,7 +184,8 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
       // Made smaller, one that hangs would hang again, each time for a minute: its seed says enough.
       { numRuns: Number(process.env.WIRE_ATTACK_RUNS ?? 120), endOnFailure: true },
     );
-    expect(written).toBeGreaterThan(50);
+    // Else nothing was tried. About a hundred, give or take twenty: of fifty there would be a run in a hundred with fewer.
+    expect(written).toBeGreaterThan(20);
   });
 
   test("INV-3: a text that PostgreSQL accepts has as many statements for the lexer as for PostgreSQL", {
