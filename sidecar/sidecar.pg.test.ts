@@ -41,6 +41,8 @@ describe("INV-4: raise before read", () => {
     sidecars.goodSecret();
     await until(() => sidecar.started());
     await early;
+    // It is told beside the start, which does not wait for it.
+    await until(() => sidecar.report()?.fences.length === 1);
     expect(sidecar.report()).toMatchObject({
       generation: 1,
       failures: [],
