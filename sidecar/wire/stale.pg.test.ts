@@ -15,7 +15,7 @@ import { systemClock } from "../../platform/clock.ts";
 import { silentLogger } from "../../platform/log.ts";
 import { systemRandom } from "../../platform/random.ts";
 import { type Fenced, failure, type JobOfTest, startFenced, until as untilTrue } from "../../testing/fenced.ts";
-import { oldestAndNewest, startPostgres, type TestPostgres } from "../../testing/postgres.ts";
+import { freePort, oldestAndNewest, startPostgres, type TestPostgres } from "../../testing/postgres.ts";
 import { type ProxyOfTest, serve as serveJob } from "../../testing/proxy.ts";
 import { RawClient } from "../../testing/rawclient.ts";
 import { until } from "../../testing/until.ts";
@@ -233,7 +233,9 @@ class Door {
 
   static async to(port: number): Promise<Door> {
     const server = createServer();
-    await new Promise<void>((resolve) => server.listen(0, HOST, resolve));
+    // While it is shut, nobody else is to be given its port.
+    const own = await freePort();
+    await new Promise<void>((resolve) => server.listen(own, HOST, resolve));
     return new Door(server, port);
   }
 
