@@ -1,4 +1,5 @@
 /** The wire in its own thread, as the sidecar runs it. */
+import { execFileSync } from "node:child_process";
 import pg from "pg";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Permit } from "../../lease/permit.ts";
@@ -69,6 +70,10 @@ test("INV-7: a blocked main thread keeps the thread from nothing, and its loss i
   await client.query("BEGIN");
   await client.query("INSERT INTO ledger VALUES (2)");
   await raise();
+  // This thread does nothing until psql has ended.
+  const where = `host=127.0.0.1 port=${wire.port} user=x dbname=postgres`;
+  const said = execFileSync("psql", ["-XAt", "-c", "INSERT INTO ledger VALUES (3)", where], { encoding: "utf8" });
+  expect(said.trim()).toBe("INSERT 0 1");
   expect(await failure(client.query("COMMIT"))).toMatchObject({ code: "LF001", severity: "FATAL" });
   expect(await failure(connect())).toMatchObject({ code: "LF001" });
   expect(await failure(connect())).toMatchObject({ code: "LF001" });
