@@ -259,6 +259,9 @@ describe("INV-1: a raise that has committed stays", () => {
     const admin = await fenced.connectAdmin();
     await owner(fenced.address, 1);
     const second = await owner(fenced.address, 2);
+    // Who writes to disk what nobody waits for, every ten seconds: it must not be just now.
+    const { rows } = await admin.query("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+    process.kill(rows[0].pid, "SIGSTOP");
     await admin.query("INSERT INTO written VALUES (0, 'lost with the crash')");
     await fenced.postgres.stop("immediate");
     await fenced.postgres.start();
