@@ -46,7 +46,7 @@ function start(
   child.stderr?.on("data", (chunk: Buffer) => {
     text += chunk.toString();
   });
-  return { child, stderr: () => text, ended: new Promise((resolve) => child.once("exit", (code) => resolve(code))) };
+  return { child, stderr: () => text, ended: new Promise((resolve) => child.once("close", (code) => resolve(code))) };
 }
 
 async function startListening(job: string, generation: string, ...more: string[]): Promise<Running> {

@@ -165,7 +165,7 @@ describe.skipIf(missing).each(oldestAndNewest())("PgBouncer before PostgreSQL %i
 
     test("without the default on the role it is refused, and the hint is the statement that mends it", async () => {
       await admin.query(NO_ROLE_DEFAULT);
-      onTestFinished(() => void admin.query(ROLE_DEFAULT));
+      onTestFinished(async () => void (await admin.query(ROLE_DEFAULT)));
       const way = await through(SESSION);
       const refused = await probe(way);
       expect(refused).toMatchObject({ code: "LF014", hint: expect.stringContaining(ROLE_DEFAULT) });
