@@ -95,11 +95,12 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     await old.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}`);
     await admin.query("ALTER ROLE invoice_app SET default_transaction_read_only = on");
     await admin.query("ALTER ROLE invoice_app SET default_transaction_isolation = serializable");
+    // Shorter than the drain; long enough for what is said before the raise bounds itself.
     await admin.query(
-      "ALTER ROLE invoice_app SET statement_timeout = 50; ALTER ROLE invoice_app SET lock_timeout = 50",
+      "ALTER ROLE invoice_app SET statement_timeout = '1s'; ALTER ROLE invoice_app SET lock_timeout = '1s'",
     );
     try {
-      expect(await job.raise(2, { drainMs: 200 })).toMatchObject({ sessionsEnded: 1 });
+      expect(await job.raise(2, { drainMs: 1_500 })).toMatchObject({ sessionsEnded: 1 });
       await job.raise(3);
       await job.raise(4);
       const { rows } = await admin.query("SELECT count(*)::int AS n FROM fence.gates($1)", [jobId]);
@@ -152,9 +153,9 @@ describe.each(postgresVersions().found)("bounds of a takeover on PostgreSQL %i",
     const old = await job.admit(jobId, 1);
     await old.query(`BEGIN READ WRITE; ${enterLockSql(jobId, 1)}`);
     const limits = ["statement_timeout", "lock_timeout", ...(version >= 17 ? ["transaction_timeout"] : [])];
-    for (const limit of limits) await admin.query(`ALTER ROLE invoice_app SET ${limit} = '300ms'`);
+    for (const limit of limits) await admin.query(`ALTER ROLE invoice_app SET ${limit} = '1s'`);
     try {
-      expect(await job.raise(2, { drainMs: 1_000 })).toMatchObject({ generation: 2, sessionsEnded: 1 });
+      expect(await job.raise(2, { drainMs: 1_500 })).toMatchObject({ generation: 2, sessionsEnded: 1 });
     } finally {
       await admin.query("ALTER ROLE invoice_app RESET ALL");
     }

@@ -242,7 +242,8 @@ describe("what a database can be in the way of", () => {
     expect(await failure(readFence({ ...address, port }, "a/b", { clock, timeoutMs: 300 }))).toMatchObject({
       code: "LF015",
     });
-    expect(clock.monoMs() - startedMs).toBeLessThan(2000);
+    // Without one of its own it would be five seconds.
+    expect(clock.monoMs() - startedMs).toBeLessThan(5_000);
     silent.close();
   });
 });

@@ -30,7 +30,7 @@ async function tried(
     if (failures[name]) throw failures[name];
   };
   try {
-    await inTurn(address, { clock: systemClock, timeoutMs: 5_000, signal: undefined }, attempt);
+    await inTurn(address, { clock: systemClock, timeoutMs: 60_000, signal: undefined }, attempt);
     return { tries };
   } catch (error) {
     return { tries, error };

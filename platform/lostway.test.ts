@@ -11,5 +11,6 @@ const missing = spawnSync("unshare", [...OWN_NETWORK, "ip", "link", "set", "lo",
 test.skipIf(missing)("the reader of a stream is told of it within seconds", async () => {
   const { stdout } = await promisify(execFile)("unshare", [...OWN_NETWORK, process.execPath, PROCESS]);
   expect(stdout).toMatch(/^\d+$/);
-  expect(Number(stdout)).toBeLessThan(10_000);
+  // Six; any other connection is told after twenty.
+  expect(Number(stdout)).toBeLessThan(15_000);
 });

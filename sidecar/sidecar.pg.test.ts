@@ -362,7 +362,8 @@ describe("the end", () => {
     await until(async () => (await sidecar.status()).state === "waiting for ownership");
     const startMs = systemClock.monoMs();
     await sidecar.end();
-    expect(systemClock.monoMs() - startMs).toBeLessThan(1_000);
+    // As against the length of its Lease, which nobody gives it.
+    expect(systemClock.monoMs() - startMs).toBeLessThan(10_000);
     expect(sidecar.lastWords).toThrow();
   });
 });

@@ -158,9 +158,9 @@ test("B: a watch that falls silent is given up each time after the same bound, a
   await until(() => atMs.length).toBeGreaterThanOrEqual(5);
   expect(reflector.store.get("n/missed")).toBeDefined();
   const gapsMs = atMs.slice(1).map((ms, i) => ms - (atMs[i] ?? 0));
-  // The bound of 10 s, a pause of about 1 s, and what a loaded machine adds, 20-fold; but no doubling.
+  // The bound of 10 s, a pause of about 1 s, and what a loaded machine adds to one or the other, 20-fold; but no doubling.
   for (const gapMs of gapsMs) expect(gapMs).toBeGreaterThan(10_000);
-  for (const gapMs of gapsMs) expect(gapMs).toBeLessThan(60_000);
+  expect(Math.min(...gapsMs.slice(2))).toBeLessThan(40_000);
 });
 
 test("C: deleted and created again while nobody looked is a deletion and a creation, for subscribers too", async () => {
@@ -299,8 +299,8 @@ test.each([
 ])("a server that %s is not stormed: seconds apart at first, then half a minute", async (_name, watch) => {
   await reflect({ list: (response) => list(response, 5), watch }, { factor: 20 });
   await clock.sleep(60_000);
-  // Waits of 2, 4, 8, 16, 30 s, give or take 20 %.
-  expect(reflector.counters.watches).toBeGreaterThanOrEqual(3);
+  // Waits of 2, 4, 8, 16, 30 s, give or take 20 %; of a machine that stood still meanwhile, fewer.
+  await until(() => reflector.counters.watches).toBeGreaterThanOrEqual(3);
   expect(reflector.counters.watches).toBeLessThanOrEqual(7);
   expect(lists().length).toBeLessThanOrEqual(7);
   // A request over a connection that had been open before is sent once more, over a new one.
@@ -313,7 +313,7 @@ test("a server that sends something and ends each watch is asked once a second a
     { factor: 20 },
   );
   await clock.sleep(20_000);
-  expect(watches().length).toBeGreaterThanOrEqual(5);
+  await until(() => watches().length).toBeGreaterThanOrEqual(5);
   expect(watches().length).toBeLessThanOrEqual(27);
   expect(server.openSockets()).toBeLessThanOrEqual(2);
 });

@@ -26,7 +26,8 @@ let jobs = 0;
 async function proxyTo(fenced: Fenced, change: Partial<DatabaseAddress>): Promise<ProxyOfTest> {
   const address = { ...fenced.address, ...change };
   const job = fenced.job(`upstream-${++jobs}`);
-  return await serve({ ...job, raise: () => job.raise(1, { address }), address }, 1);
+  // Time for hosts that do not answer: nobody is there to be drained.
+  return await serve({ ...job, raise: () => job.raise(1, { address, drainMs: 10_000 }), address }, 1);
 }
 
 /** Who a session through the proxy is, and whether it has TLS; a cancel must reach it, too. */
@@ -208,7 +209,7 @@ describe("several hosts", () => {
         { host, port: standby.postgres.port },
         { host, port: fenced.postgres.port },
       ],
-      connectTimeoutMs: 300,
+      connectTimeoutMs: 2_000,
     });
     expect(who).toEqual({ user: "invoice_app", ssl: false });
   });
