@@ -66,7 +66,7 @@ export function planQuery(state: TransactionState, text: Lexed): QueryPlan {
     readOnlyDefault: walk.readOnlyDefault,
     readOnlyDefaultCommitted: walk.readOnlyDefaultCommitted,
     readOnlyDefaults: walk.readOnlyDefaults,
-    commits: walk.commits || (state.status === IDLE && walk.injections.length > 0),
+    commits: walk.commits,
   };
 }
 
@@ -110,6 +110,8 @@ class Walk {
       const offset = statement.ordinal === 0 ? 0 : statement.offset;
       this.injections.push({ offset, ordinal: statement.ordinal, writable: !this.readOnly });
       this.#entered = true;
+      // The end of the message commits it; behind a ROLLBACK that ends the block, too (INV-10).
+      if (!this.#open) this.commits = true;
     }
     this.#follow(statement);
   }

@@ -221,6 +221,16 @@ describe("Session", () => {
     expect(setup.sent()).toEqual([expect.stringMatching(/^SELECT fence\.refuse\('LF002'/)]);
   });
 
+  test.each(["ROLLBACK; INSERT", "ABORT; ROLLBACK; SET a = b; INSERT"])(
+    "INV-10: what stands behind a ROLLBACK in one message commits at its end, without an answer nobody knows: %s",
+    (text) => {
+      const setup = inBlock().client(query(text));
+      setup.session.serverClosed();
+      setup.judge({ kind: "ours" });
+      expect(setup.heard()).toEqual(["E 08007"]);
+    },
+  );
+
   test("a COMMIT that meets an unconfirmed permit and then the session's end is one refusal, not two", () => {
     const setup = inBlock();
     setup.permit = "unconfirmed";
