@@ -210,10 +210,11 @@ export class Scanner {
     if (isSetting(words) && words.length < WORDS_MAX) words.push(this.#text(start, end));
   }
 
+  /** Its digits. Letters behind them are a word to PostgreSQL 14, dollars in it included, and to others an error or no matter. */
   #number(): void {
     while (this.#at < this.#end) {
       const c = this.#bytes[this.#at] as number;
-      if (!isDigit(c) && !isNameStart(c) && c !== 0x2e) return;
+      if (!isDigit(c) && c !== 0x2e) return;
       this.#at++;
     }
   }

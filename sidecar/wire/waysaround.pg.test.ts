@@ -161,6 +161,12 @@ describe.each(endsAnd14())("PostgreSQL %i", (version) => {
     expect(await attempted(attempt, how, true)).toEqual([]);
   });
 
+  test("INV-3: a name that touches a number, which PostgreSQL 14 takes for two words, does not hide a COMMIT", async () => {
+    const attempt = [`SELECT 1a$a$; COMMIT; BEGIN READ WRITE; ${INSERT}; COMMIT`];
+    expect(await attempted(attempt, "simple", false)).toEqual(version === 14 ? [true] : []);
+    expect(await attempted(attempt, "simple", true)).toEqual([]);
+  });
+
   test("open: a direct connection with the role's password writes unfenced, and the judge sees it", async () => {
     await admin.query("TRUNCATE w");
     const client = await RawClient.open({ port: fenced.postgres.port });
