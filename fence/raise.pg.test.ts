@@ -204,4 +204,15 @@ describe.each(postgresVersions().found)("raise on PostgreSQL %i", (version) => {
     await job.raise(6);
     expect(await gates()).toEqual([5, 6]);
   });
+
+  test("… and a gate that a view of somebody's depends on keeps none of the others", async () => {
+    job = newJob();
+    const { jobId } = await job.raise(1);
+    const admin = await fenced.connectAdmin();
+    await admin.query(`CREATE VIEW depends_on_gate AS SELECT FROM fence.gate_${jobId}_1`);
+    for (const generation of [2, 3, 4, 5]) await job.raise(generation);
+    const { rows } = await admin.query("SELECT generation::int AS g FROM fence.gates($1) ORDER BY 1", [jobId]);
+    expect(rows.map(({ g }) => g)).toEqual([1, 4, 5]);
+    await admin.query("DROP VIEW depends_on_gate");
+  });
 });

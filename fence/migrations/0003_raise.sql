@@ -240,8 +240,8 @@ BEGIN
     BEGIN
       EXECUTE format('DROP TABLE %s', _gate);
       _dropped := _dropped + 1;
-    EXCEPTION WHEN lock_not_available OR undefined_table THEN
-      NULL; -- somebody still holds it, or another sweep was first: next time
+    EXCEPTION WHEN lock_not_available OR undefined_table OR dependent_objects_still_exist THEN
+      NULL; -- somebody still holds it, has a view on it, or another sweep was first: next time
     END;
   END LOOP;
   DELETE FROM fence.witness w USING (
