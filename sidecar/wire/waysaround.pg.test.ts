@@ -4,7 +4,7 @@
  */
 import type pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type Fenced, startFenced } from "../../testing/fenced.ts";
+import { type Fenced, startFenced, until } from "../../testing/fenced.ts";
 import { judgedTableSql } from "../../testing/judge.ts";
 import { endsAnd14 } from "../../testing/postgres.ts";
 import { serveNewJob } from "../../testing/proxy.ts";
@@ -191,6 +191,30 @@ describe.each(endsAnd14())("PostgreSQL %i", (version) => {
     await client.exchange(1, ...run(INSERT), sync());
     await client.end();
     expect((await admin.query("SELECT fenced FROM w")).rows).toEqual([{ fenced: false }]);
+  });
+
+  test("open: a reload that changes standard_conforming_strings hides a COMMIT in the first message behind it", async () => {
+    const { proxy } = await serveNewJob(fenced);
+    await admin.query("TRUNCATE w");
+    const client = await RawClient.open({ port: proxy.port });
+    const reload = async (change: string, setting: string): Promise<void> => {
+      await admin.query(`ALTER SYSTEM ${change}`);
+      await admin.query("SELECT pg_reload_conf()");
+      // A session looks for it when it has got its next message: what this one has heard, the younger ones have.
+      await until(admin, "SELECT current_setting('standard_conforming_strings') = $1", [setting]);
+    };
+    const hiding = `SELECT '\\', '; COMMIT; BEGIN READ WRITE; ${INSERT.replaceAll("'", () => "$$")}; COMMIT; SELECT 'x'`;
+    try {
+      await reload("SET standard_conforming_strings = off", "off");
+      await client.exchange(1, query(hiding));
+      expect((await admin.query("SELECT fenced FROM w")).rows).toEqual([{ fenced: false }]);
+      // The answer has told.
+      await client.exchange(1, query(hiding));
+      expect((await admin.query("SELECT fenced FROM w")).rows).toEqual([{ fenced: false }, { fenced: true }]);
+    } finally {
+      await reload("RESET standard_conforming_strings", "on");
+    }
+    await client.end();
   });
 
   test("open: a procedure that gives the bracket's own lock back writes unfenced for the rest of its run", async () => {
