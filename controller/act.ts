@@ -6,6 +6,7 @@ import type { Logger } from "../platform/log.ts";
 import { ensureAccount } from "./account.ts";
 import { type FencedJobSpec, type JobMeta, timingOf } from "./api/spec.ts";
 import { type FencedJob, readStatus } from "./api/status.ts";
+import { madeLately } from "./backoff.ts";
 import type { Action, Plan } from "./draft.ts";
 import { withFinalizer, withoutFinalizer } from "./finalizer.ts";
 import { type KubeApi, RESOURCES } from "./kube/api.ts";
@@ -83,7 +84,7 @@ export class Actor {
     snapshot: Snapshot,
     memory: Memory,
   ): Promise<void> {
-    const { api, sidecar, issuer } = this.#parts;
+    const { api, clock, sidecar, issuer } = this.#parts;
     if (!snapshot.spec.ok) return;
     const parts = { meta, spec: snapshot.spec.spec, sidecar, issuer, closes };
     const pod = closer ? buildCloser(parts, attempt) : buildPod(parts, attempt);
@@ -94,6 +95,7 @@ export class Actor {
       else if (snapshot.status.history[0]?.reason === "LeaseExpired") await this.#mendAccount(meta, snapshot.spec.spec);
       memory.accountMade = true;
       await api.create(RESOURCES.pods, pod as unknown as KubeObject);
+      memory.madeAtMs = madeLately([...(memory.madeAtMs ?? []), clock.monoMs()], clock.monoMs());
       delete memory.creationProblem;
       delete memory.namespaceEnding;
     } catch (error) {

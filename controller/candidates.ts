@@ -101,6 +101,10 @@ export function keepCandidates(draft: Draft, atMost: number, closes = false): vo
   });
   for (const { attempt, pod } of status.candidates) {
     if (snapshot.pods.some(({ name }) => name === pod)) continue;
+    if (snapshot.creationRestMs > 0) {
+      draft.lookAgainIn(snapshot.creationRestMs);
+      continue;
+    }
     draft.actions.push({ kind: "createPod", attempt, closer: closes, closes: open });
   }
 }

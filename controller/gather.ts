@@ -4,8 +4,10 @@
  */
 import { observe, remainingMs, unchangedMs } from "../lease/observe.ts";
 import type { LeaseRecord } from "../lease/record.ts";
+import type { Clock } from "../platform/clock.ts";
 import { type JobMeta, readSpec, timingOf } from "./api/spec.ts";
 import { type FencedJob, type FencedJobStatus, readStatus } from "./api/status.ts";
+import { creationRestMs, tooManyMade } from "./backoff.ts";
 import { FINALIZER, FOREGROUND } from "./finalizer.ts";
 import { RESOURCES } from "./kube/api.ts";
 import { ifThere } from "./kube/errors.ts";
@@ -106,7 +108,7 @@ export class Gatherer {
       status,
       pods,
       burnedAttempts: [...memory.burned],
-      creationProblem: memory.creationProblem ?? null,
+      ...creationOf(memory, valid, clock),
       grantProblem: grantProblemOf(status, memory),
       namespaceEnding: memory.namespaceEnding ?? false,
       lease,
@@ -155,6 +157,17 @@ export class Gatherer {
     memory.accountMade ||= verdict.ok;
     return verdict;
   }
+}
+
+/** Why no pod can be made now, and for how long none is asked for. */
+function creationOf(
+  { madeAtMs = [], creationProblem }: Memory,
+  spec: SpecOf | null,
+  clock: Clock,
+): Pick<Snapshot, "creationProblem" | "creationRestMs"> {
+  const restMs = creationRestMs(madeAtMs, spec?.standbys.count ?? 0, clock.monoMs());
+  const problem = restMs > 0 ? tooManyMade(restMs, clock.wall()) : creationProblem;
+  return { creationRestMs: restMs, creationProblem: problem ?? null };
 }
 
 /** Of the grant in force, not of one before. */

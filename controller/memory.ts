@@ -19,6 +19,8 @@ export interface Memory {
   template?: { generation: number; verdict: TemplateVerdict; atMs: number } | null;
   /** The account of its pods has the rights that this version gives. */
   accountMade?: boolean;
+  /** Monotonic ms at which pods were made, the last minute's. */
+  madeAtMs?: readonly number[];
   /** Why the last pod could not be created, until one can. */
   creationProblem?: string;
   /** Why the Lease could not be written for this generation. */

@@ -190,6 +190,7 @@ const snapshot: fc.Arbitrary<Snapshot> = fc
     pods: fc.tuple(...ATTEMPTS.map((n) => fc.option(pod(n), { freq: 3 }))),
     burned: fc.uniqueArray(attempt, { maxLength: 1 }),
     creationProblem: fc.option(text),
+    creationRestMs: fc.constantFrom(0, 0, 0, 20_000),
     grantProblem: fc.option(text),
     namespaceEnding: flag(0.1),
     lease: fc.option(lease, { freq: 5 }),

@@ -269,3 +269,41 @@ test("INV-11: a Lease that cannot be written is told, by its owner's condition, 
   await live(world, controller, 60);
   expect(conditionOf(world, "Owned")).toMatchObject({ status: "True", message: "run-1 owns generation 1" });
 });
+
+test("pods that somebody takes away as soon as they are made are made anew thirty times a minute at most, and that is told", async () => {
+  const { world, controller } = aCluster();
+  const { create } = world.api;
+  let made = 0;
+  world.api.create = async (resource, object, options = {}) => {
+    if (resource.plural === "pods" && !options.dryRun) made++;
+    return create(resource, object, options);
+  };
+  for (let i = 0; i < 180; i++) {
+    await turn(world, controller);
+    for (const name of [...world.objects.pods.keys()]) world.drop("pods", name);
+  }
+  expect(made).toBeLessThanOrEqual(91);
+  expect(conditionOf(world, "Owned")?.message).toMatch(
+    / waits for its pod to be created: its pods go as soon .* is made at 2/,
+  );
+  await live(world, controller, 90);
+  expect(conditionOf(world, "Owned")).toMatchObject({ status: "True" });
+});
+
+test("INV-11: what the API server does not let the controller do is told as an event, and done once it may be", async () => {
+  const { world, controller } = aCluster();
+  await live(world, controller, 10);
+  const { delete: remove } = world.api;
+  world.api.delete = async () => {
+    throw new ApiError("delete pods/run-1", 403, { message: 'admission webhook "x" denied the request' });
+  };
+  const job = world.job() as Stored;
+  world.put("fencedjobs", { ...job, metadata: { ...job.metadata, generation: 2 }, spec: { ...SPEC, suspend: true } });
+  await live(world, controller, 10);
+  expect([...controller.told].filter((note) => note.includes("cannot"))).toEqual([
+    'pod run-1 cannot be deleted: delete pods/run-1: admission webhook "x" denied the request; it is tried again',
+  ]);
+  world.api.delete = remove;
+  await live(world, controller, 90);
+  expect(world.objects.pods.has("run-1")).toBe(false);
+});

@@ -6,13 +6,14 @@
  */
 import { isDeepStrictEqual } from "node:util";
 import { Actor, type ActorParts } from "./act.ts";
+import type { Reason } from "./api/reasons.ts";
 import type { FencedJob } from "./api/status.ts";
 import { decide } from "./decide.ts";
 import type { Plan } from "./draft.ts";
 import { Gatherer, type GathererParts, retryMsOf } from "./gather.ts";
 import { RESOURCES } from "./kube/api.ts";
-import { isConflict } from "./kube/errors.ts";
-import type { EventRecorder } from "./kube/events.ts";
+import { isConflict, isRefused } from "./kube/errors.ts";
+import type { EventRecorder, EventText } from "./kube/events.ts";
 import type { KubeObject } from "./kube/objects.ts";
 import type { Outcome } from "./kube/queue.ts";
 import type { Change } from "./kube/store.ts";
@@ -70,9 +71,9 @@ export class Reconciler {
         throw error;
       }
     }
-    for (const { type, reason, message } of plan.events) {
-      events.record(job as unknown as KubeObject, { type, reason, action: "Reconcile", note: message });
-    }
+    const record = (type: EventText["type"], reason: Reason, note: string): void =>
+      events.record(job as unknown as KubeObject, { type, reason, action: "Reconcile", note });
+    for (const { type, reason, message } of plan.events) record(type, reason, message);
     const failed: unknown[] = [];
     let creates = true;
     for (const action of inOrder(plan.actions)) {
@@ -81,10 +82,29 @@ export class Reconciler {
         await this.#actor.act(action, { job, snapshot, plan, memory });
       } catch (error) {
         failed.push(error);
+        const note = isRefused(error) && untold(action);
+        if (note) record("Warning", "ActionRefused", `${note}: ${(error as Error).message}; it is tried again`);
         creates &&= action.kind !== "createPod";
       }
     }
     return failed;
+  }
+}
+
+/** What could not be done, where no condition tells of it: somebody's webhook or policy may refuse it for ever. */
+function untold(action: Plan["actions"][number]): string | undefined {
+  switch (action.kind) {
+    case "deletePod":
+      return `pod ${action.pod} cannot be deleted`;
+    case "deleteJob":
+      return "the FencedJob cannot be deleted though its time to live is over";
+    case "addFinalizer":
+    case "removeFinalizer":
+      return "the FencedJob's finalizer cannot be written";
+    case "clearLease":
+      return "the name of a holder that has ended cannot be taken off the Lease";
+    default:
+      return undefined;
   }
 }
 

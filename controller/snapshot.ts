@@ -82,8 +82,10 @@ export interface Snapshot {
   readonly pods: readonly PodView[];
   /** Attempts whose pod name is taken by a pod that is not this job's, is ending, or was granted before. */
   readonly burnedAttempts: readonly number[];
-  /** Why the API server refused the last pod, while none could be created since. */
+  /** Why the API server refused the last pod, while none could be created since, or why none is asked for. */
   readonly creationProblem: string | null;
+  /** Until the next pod may be made, as too many were of late; 0: now. */
+  readonly creationRestMs: number;
   /** Why the API server refused the Lease for the generation that is reserved. */
   readonly grantProblem: string | null;
   /** The last pod was refused because its namespace is being deleted. */

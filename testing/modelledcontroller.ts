@@ -1,6 +1,7 @@
 /** The real `Reconciler` in a modelled cluster: one process of two, with caches that lag and watches that stall. */
 import { expect } from "vitest";
 import { ApiError } from "../controller/kube/errors.ts";
+import type { EventText } from "../controller/kube/events.ts";
 import { Store } from "../controller/kube/store.ts";
 import { Memories } from "../controller/memory.ts";
 import { Reconciler } from "../controller/reconciler.ts";
@@ -26,6 +27,8 @@ export class ModelledController {
   queued = true;
   dueMs = Number.POSITIVE_INFINITY;
   notBeforeMs = 0;
+  /** The notes of its events. */
+  readonly told = new Set<string>();
   runs = 0;
   failures = 0;
 
@@ -45,7 +48,7 @@ export class ModelledController {
       jobs: this.stores.fencedjobs as never,
       pods: this.stores.pods as never,
       leases: this.stores.leases as never,
-      events: { record: () => {} } as never,
+      events: { record: (_job: unknown, { note }: EventText) => this.told.add(note) } as never,
       clock: world.clock,
       log: silentLogger,
       sidecar: { image: "x", imagePullPolicy: "Never", resources: {} },

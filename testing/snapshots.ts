@@ -76,6 +76,7 @@ export function aSnapshot(change: Partial<Omit<Snapshot, "status">> & { status?:
     pods: [],
     burnedAttempts: [],
     creationProblem: null,
+    creationRestMs: 0,
     grantProblem: null,
     namespaceEnding: false,
     lease: null,

@@ -84,6 +84,8 @@ export const REASONS = {
     "Another cluster raised the fence of this name last; nothing is raised over it until spec.takeOver says so, with the command in the message.",
   // events only
   UnknownPod: "A pod claims to be the job's, and the controller has not made it; it is granted nothing, and deleted.",
+  ActionRefused:
+    "The API server, or somebody's webhook or policy, does not let the controller do what the message names; it is tried again.",
   WriteRefused: "Writes of an older generation were refused after its end.",
   FenceRaised: "A database accepted the new generation.",
   FenceNotClosed:

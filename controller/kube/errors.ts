@@ -95,6 +95,10 @@ export async function unlessMoved<T>(answer: Promise<T>): Promise<T | null> {
 export const isDenied = (error: unknown): boolean =>
   has(error, ({ message }) => /\bdenied (the )?request\b/.test(message));
 
+/** The server has looked at the request and will not do it, by its own rules or by somebody's. */
+export const isRefused = (error: unknown): boolean =>
+  has(error, ({ status }) => status >= 400 && status < 500 && ![404, 408, 409, 410, 429].includes(status));
+
 /** There is no room for it now, which says nothing about the request. */
 export const isQuotaExceeded = (error: unknown): boolean =>
   has(error, ({ status, message }) => status === 403 && message.includes("exceeded quota"));
