@@ -19,6 +19,7 @@ test.each<[url: string, want: Partial<DatabaseAddress>]>([
   ["postgres://app@db", { host: "db", port: 5432, database: "app" }],
   ["postgres://app@/ledger", { host: "localhost", port: 5432 }],
   ["postgres://?host=db&port=6432&dbname=ledger&user=app&password=p%25", { ...full, password: "p%" }],
+  ["postgres://?host=db&port=6432&dbname=ledger&password=p@ss&user=app", { ...full, password: "p@ss" }],
   ["postgres://app@one/ledger?host=db&port=6432", full],
   ["postgres://app@/ledger?host=/var/run/postgresql", { host: "/var/run/postgresql", port: 5432 }],
   ["postgres://app@%2Fvar%2Frun:6432/ledger", { host: "/var/run", port: 6432 }],
@@ -75,6 +76,11 @@ test.each<[url: string, problem: RegExp]>([
   ["postgres://app@/ledger?channel_binding=require&host=/run", /needs TLS, and a Unix socket has none/],
   ["postgres://app@db/ledger?sslrootcert=/nowhere/ca.crt", /sslrootcert cannot be read: .*ENOENT/],
   ["postgres://app:hunter2%@db/ledger", /% that begins no escape: write %25/],
+  ["postgres://app:hunter2/x@db/ledger", /write %2F or %3F/],
+  ["postgres://app:x@hunter2/y@db/ledger", /write %2F or %3F/],
+  ["postgres://app:hunter2?x@db/ledger", /write %2F or %3F/],
+  ["postgres://app:1?hunter2=x@db/ledger", /write %2F or %3F/],
+  ["postgres://app:x@y?hunter2@db/ledger", /write %2F or %3F/],
 ])("%s is refused", (url, problem) => {
   const refused = (): unknown => addressFromUrl(url);
   expect(refused).toThrow(problem);

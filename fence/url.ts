@@ -21,6 +21,9 @@ export function parametersFromUrl(text: string): Map<ParameterName, string> {
   if (whole === undefined) {
     throw new Error("the database URL must look like postgres://user:password@host:5432/database?sslmode=require");
   }
+  if (isCutInside(userinfo, database, query)) {
+    throw new Error("the database URL has a / or ? in user or password: write %2F or %3F for it, and %40 for an @");
+  }
   const [, user = "", password] = /^([^:]*)(?::(.*))?$/s.exec(userinfo ?? "") ?? [];
   const { hosts, ports } = splitHosts(hostports);
   const parameters = new Map<ParameterName, string>();
@@ -42,6 +45,12 @@ export function parametersFromUrl(text: string): Map<ParameterName, string> {
     parameters.set(name, decoded(value));
   }
   return parameters;
+}
+
+/** What stands behind an @ was taken for the rest then, and a part of the password for a host, port or name, which would be told. */
+function isCutInside(userinfo: string | undefined, database = "", query = ""): boolean {
+  if (database.includes("@") || /(?:^|&)[^=&]*@/.test(query)) return true;
+  return userinfo === undefined && query.includes("@") && !/(?:^|&)user=/.test(query);
 }
 
 /** Host by host, as the brackets of an IPv6 address belong to the URL and not to the address. */
