@@ -57,7 +57,7 @@ export async function probeSession(
   } catch (error) {
     if (!(error instanceof NotAdmitted)) throw error;
     const fields = errorFields(error.bytes, 0, error.bytes.length);
-    const message = [fields.get("M"), fields.get("D")].filter(Boolean).join(" ");
+    const message = [fields.get("M"), fields.get("D")].filter(Boolean).join(". ");
     return { code: fields.get("C") ?? "", message, hint: fields.get("H") ?? "" };
   } finally {
     first?.channel.destroy();
