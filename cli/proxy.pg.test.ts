@@ -105,6 +105,18 @@ test.each([
   expect(stderr()).toMatch(want);
 });
 
+test("a place that is taken is told before anything is raised: the generation at work goes on", async () => {
+  const { child, port, ended } = await startListening("cli/taken", "1");
+  const client = await connect(port);
+  const second = start("cli/taken", "2", "--listen", `127.0.0.1:${port}`);
+  expect(await second.ended).toBe(1);
+  expect(second.stderr()).toMatch(/EADDRINUSE/);
+  expect((await client.query("SELECT 1 AS one")).rows).toEqual([{ one: 1 }]);
+  expect(await fenced.job("cli/taken").row()).toMatchObject({ generation: 1 });
+  child.kill("SIGTERM");
+  expect(await ended).toBe(0);
+});
+
 test("fenced out, it still answers an open transaction with the reason, and ends with 3", async () => {
   const { port, stderr, ended } = await startListening("cli/out", "1");
   const client = await connect(port);

@@ -86,26 +86,9 @@ async function runProxy(options: ProxyCommand): Promise<number> {
   const tls = serverCertificate(options);
   const [listen, ...alsoListen] = options.listen;
   if (!listen) throw new Error("--listen is missing");
-  const raised = await raise(address, identity, {
-    drainMs,
-    nonce: systemRandom.bytes(16).toString("hex"),
-    issuer: "",
-    clock: systemClock,
-    signal,
-  });
-  const refused = await probeSession(address, raised, identity, {
-    clock: systemClock,
-    random: systemRandom,
-    signal,
-  });
-  if (refused) {
-    for (const line of [refused.message, `  ${byHand(refused.hint)}`]) say(line);
-    return REFUSED;
-  }
   const permit = new Permit();
   permit.extend(WITHOUT_END_MS);
-  permit.open();
-  const verdict = fenceVerdict(() => address, { identity, incarnation: raised.incarnation }, systemClock);
+  // Listens first, and holds who comes: a place that is taken must not cost the generation at work its fence.
   const proxy = await startProxy({
     listen,
     alsoListen,
@@ -116,21 +99,39 @@ async function runProxy(options: ProxyCommand): Promise<number> {
     log: processLogger("proxy"),
     drainMs,
   });
-  proxy.serve({ address, identity, verdict, jobId: raised.jobId, incarnation: raised.incarnation });
-  const places = [{ host: listen.host, port: proxy.port }, ...alsoListen];
-  say(
-    `generation ${identity.generation} of "${options.job}" raised in ${Math.round(raised.tookMs)} ms; listening on ${places.map(sayEndpoint).join(", ")}`,
-  );
-  const loss = await untilLoss(() => verdict(false), signal);
-  if (!loss) {
+  try {
+    const raised = await raise(address, identity, {
+      drainMs,
+      nonce: systemRandom.bytes(16).toString("hex"),
+      issuer: "",
+      clock: systemClock,
+      signal,
+    });
+    const refused = await probeSession(address, raised, identity, {
+      clock: systemClock,
+      random: systemRandom,
+      signal,
+    });
+    if (refused) {
+      for (const line of [refused.message, `  ${byHand(refused.hint)}`]) say(line);
+      return REFUSED;
+    }
+    permit.open();
+    const verdict = fenceVerdict(() => address, { identity, incarnation: raised.incarnation }, systemClock);
+    proxy.serve({ address, identity, verdict, jobId: raised.jobId, incarnation: raised.incarnation });
+    const places = [{ host: listen.host, port: proxy.port }, ...alsoListen];
+    say(
+      `generation ${identity.generation} of "${options.job}" raised in ${Math.round(raised.tookMs)} ms; listening on ${places.map(sayEndpoint).join(", ")}`,
+    );
+    const loss = await untilLoss(() => verdict(false), signal);
+    if (!loss) return 0;
+    permit.lose();
+    say(`fenced out: ${sayVerdict(loss)}`);
+    await linger(proxy, signal);
+    return FENCED_OUT;
+  } finally {
     await proxy.close();
-    return 0;
   }
-  permit.lose();
-  say(`fenced out: ${sayVerdict(loss)}`);
-  await linger(proxy, signal);
-  await proxy.close();
-  return FENCED_OUT;
 }
 
 /** The verdict of loss, or null at the end of the process. */
