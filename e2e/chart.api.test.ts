@@ -115,6 +115,33 @@ test("a namespace may have a name that YAML takes for a number or a truth", asyn
   }
 });
 
+test.each([
+  "watchNamespace",
+  "workers",
+  "replicas",
+  "imagePullSecrets",
+  "image.tag",
+  "image.pullPolicy",
+  "leaderElection",
+  "policy.exemptUsers",
+  "serviceAccount.annotations",
+  "resources",
+  "sidecar.resources",
+])(
+  "without %s, as an empty line in somebody's values leaves it, the API server's and the controller's own defaults hold",
+  async (value) => {
+    const text = await render("--set", `${value}=null`);
+    const answer = await server.kubectl(["apply", "--dry-run=server", "--validate=strict", "-f", "-"], text);
+    expect(answer.trim().split("\n")).toHaveLength(objects(text).length);
+    // One role for all namespaces, and no variable that is there and empty.
+    expect(objects(text).map(({ kind, metadata }) => [kind, metadata.name])).toContainEqual([
+      "ClusterRole",
+      "fencedjob",
+    ]);
+    expect(text).not.toMatch(/value: *(""|"null"|\}|$)/m);
+  },
+);
+
 test("a private registry: the controller is pulled with its Secret, and so is what lets go of the FencedJobs after an uninstall", async () => {
   const pods = objects(await render("--set", "imagePullSecrets[0].name=regcred")).flatMap(({ kind, spec }) =>
     kind === "Deployment" || kind === "Job" ? (spec as { template: object }).template : [],
@@ -152,6 +179,11 @@ test.each([
   ["a misspelt value", "imagePullPolicy=Always", /imagePullPolicy/],
   ["a digest that is none", "image.digest=latest", /digest/],
   ["no worker", "workers=0", /workers/],
+  ["a namespace that is none", "watchNamespace=Billing", /watchNamespace/],
+  ["no word on the policy", "policy=null", /policy/],
+  ["no word on the CRD", "crds.install=null", /crds/],
+  ["a sidecar's resources that no pod could have", "sidecar.resources.limit.cpu=1", /limit/],
+  ["a sidecar's memory in a unit that is none", "sidecar.resources.limits.memory=256MB", /256MB/],
   ["an election that one slow request ends", "leaderElection.requestTimeoutSeconds=4", /must be below durationSeconds/],
 ])("%s is refused before anything is installed", async (_what, value, message) => {
   await expect(render("--set", value)).rejects.toThrow(message);
