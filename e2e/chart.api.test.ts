@@ -142,6 +142,13 @@ test.each([
   },
 );
 
+test("what runs after an uninstall has the rights that it uses, and no other", async () => {
+  const role = objects(await render()).find(
+    ({ kind, metadata }) => kind === "ClusterRole" && metadata.name === "fencedjob-release",
+  );
+  expect(role?.rules).toMatchObject([{ resources: ["fencedjobs"], verbs: ["list", "update"] }]);
+});
+
 test("a private registry: the controller is pulled with its Secret, and so is what lets go of the FencedJobs after an uninstall", async () => {
   const pods = objects(await render("--set", "imagePullSecrets[0].name=regcred")).flatMap(({ kind, spec }) =>
     kind === "Deployment" || kind === "Job" ? (spec as { template: object }).template : [],
