@@ -3,7 +3,7 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { promisify } from "node:util";
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { afterEach, beforeEach, expect, onTestFinished, test, vi } from "vitest";
 import { inClusterConfig, loadKubeConfig } from "./config.ts";
 
 let directory: string;
@@ -50,6 +50,16 @@ contexts: [{name: mine, context: {cluster: c, user: u, namespace: billing}}]
   expect(headers).toEqual({ Authorization: "Bearer secret" });
   expect(tls).toEqual({ ca: Buffer.from("CA") });
   await expect(loadKubeConfig({ env: {}, kubeconfigPath })).rejects.toThrow(/No API server: .* has no context other/);
+});
+
+test.each([
+  ["no kubeconfig at all", "", /there is no kubeconfig \(~\/\.kube\/config\).*Set KUBECONFIG/],
+  ["a file that is not there", "/nowhere/config", /the kubeconfig \(\/nowhere\/config\) cannot be read: ENOENT/],
+])("%s is told as that, and no server is made up", async (_what, KUBECONFIG, words) => {
+  vi.stubEnv("HOME", directory);
+  vi.stubEnv("KUBECONFIG", KUBECONFIG);
+  onTestFinished(() => void vi.unstubAllEnvs());
+  await expect(loadKubeConfig({ env: { KUBECONFIG } })).rejects.toThrow(words);
 });
 
 test("neither the controller in a cluster nor the sidecar loads the Kubernetes client library", async () => {

@@ -29,6 +29,9 @@ export interface ConfigSource {
 
 export const SERVICE_ACCOUNT_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount";
 
+/** The context that the client library makes up where it finds no kubeconfig: a server on localhost that nobody has named. */
+const OF_NO_FILE = "loaded-context";
+
 /** Throws an error that says what is missing when nothing names an API server. */
 export async function loadKubeConfig(source: ConfigSource): Promise<KubeConfig> {
   const { env } = source;
@@ -56,15 +59,24 @@ export async function inClusterConfig(env: ConfigSource["env"], directory: strin
 async function fromKubeconfig({ env, kubeconfigPath, context }: ConfigSource): Promise<KubeConfig> {
   const { KubeConfig } = await import("@kubernetes/client-node");
   const config = new KubeConfig();
-  const files = kubeconfigPath ?? env.KUBECONFIG;
-  if (kubeconfigPath !== undefined) config.loadFromFile(kubeconfigPath);
-  else config.loadFromDefault({}, false);
+  const files = kubeconfigPath ?? (env.KUBECONFIG || "~/.kube/config");
+  try {
+    if (kubeconfigPath !== undefined) config.loadFromFile(kubeconfigPath);
+    else config.loadFromDefault({}, false);
+  } catch (error) {
+    throw new Error(`No API server: the kubeconfig (${files}) cannot be read: ${(error as Error).message}`);
+  }
   if (context !== undefined) config.setCurrentContext(context);
+  if (config.getCurrentContext() === OF_NO_FILE) {
+    throw new Error(
+      `No API server: there is no kubeconfig (${files}), and this is no pod of a cluster. Set KUBECONFIG.`,
+    );
+  }
   const cluster = config.getCurrentCluster();
   if (!cluster) {
     throw new Error(
-      `No API server: the kubeconfig (${files ?? "~/.kube/config"}) has no context ${context ?? config.getCurrentContext() ?? ""}, ` +
-        "and this is no pod of a cluster. Set KUBECONFIG, or give --kubeconfig and --context.",
+      `No API server: the kubeconfig (${files}) has no context ${context ?? config.getCurrentContext() ?? ""}, ` +
+        "and this is no pod of a cluster. Set KUBECONFIG, or its current context.",
     );
   }
   let proxy: Agent | undefined;
@@ -85,7 +97,7 @@ async function fromKubeconfig({ env, kubeconfigPath, context }: ConfigSource): P
       };
     },
     namespace: config.getContextObject(config.getCurrentContext())?.namespace ?? "default",
-    source: `kubeconfig ${files ?? "~/.kube/config"}, context ${config.getCurrentContext()}`,
+    source: `kubeconfig ${files}, context ${config.getCurrentContext()}`,
   };
 }
 
