@@ -9,6 +9,7 @@ import { systemRandom } from "../platform/random.ts";
 import { notNegative, positive } from "./numbers.ts";
 import { processLogger } from "./process.ts";
 import { untilTerminated } from "./terminated.ts";
+import { json } from "./words.ts";
 
 export function registerController(program: Command): void {
   program
@@ -25,7 +26,10 @@ export function registerController(program: Command): void {
         .default("IfNotPresent"),
     )
     .addOption(
-      new Option("--sidecar-resources <json>", "its resources").env("FENCEDJOB_SIDECAR_RESOURCES").default("{}"),
+      new Option("--sidecar-resources <json>", "its resources")
+        .env("FENCEDJOB_SIDECAR_RESOURCES")
+        .default({})
+        .argParser(json),
     )
     .addOption(new Option("--namespace <name>", "only this namespace").env("FENCEDJOB_NAMESPACE"))
     .addOption(
@@ -68,7 +72,7 @@ export function registerController(program: Command): void {
         sidecar: {
           image: options.sidecarImage,
           imagePullPolicy: options.sidecarImagePullPolicy,
-          resources: JSON.parse(options.sidecarResources),
+          resources: options.sidecarResources,
         },
         ...(options.namespace ? { namespace: options.namespace } : {}),
         workers: options.workers,

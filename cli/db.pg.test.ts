@@ -69,6 +69,24 @@ test("from an empty database to a raised fence, each command says what it did an
   expect(await close("billing/another")).toMatchObject({ code: 0, said: expect.stringContaining("nothing to close") });
 });
 
+test.each([
+  ["raise", "--generation", "1", "--job", ""],
+  ["close", "--job", ""],
+  ["status", "--job", ""],
+  ["protect", "invoice", "--job", ""],
+  ["raise", "--generation", "1", "--job", "billing/empty", "--holder", ""],
+  ["role", "--name", ""],
+  // The server would take the password away.
+  ["role", "--name", "invoice_app", "--password", ""],
+])(
+  "what a shell's variable that is not set leaves empty is refused before anything is done: db %s",
+  async (...args) => {
+    const { code, said } = await db(postgres.url(), ...args);
+    expect(code).toBe(1);
+    expect(said).toMatch(/^error: option '--\w+ .*it is empty\n$/);
+  },
+);
+
 test("a wrong URL is named without its password", async () => {
   const { code, said } = await db("mysql://a:secret@b/c", "status");
   expect(code).toBe(1);

@@ -11,6 +11,7 @@ import { systemClock } from "../platform/clock.ts";
 import { systemRandom } from "../platform/random.ts";
 import { byHand } from "./byhand.ts";
 import { notNegative, positive } from "./numbers.ts";
+import { word } from "./words.ts";
 
 /** Exit code of a command that the database or the fence refused. */
 const REFUSED = 1;
@@ -33,7 +34,7 @@ export function registerDb(program: Command): void {
   );
 
   command("status", "what is installed, and whether this role can run a fenced application")
-    .option("--job <fence name>", "also show the fence of this job")
+    .option("--job <fence name>", "also show the fence of this job", word)
     .action(
       refusable(async (options: { databaseUrl: string; job?: string }) => {
         await status(addressFromUrl(options.databaseUrl), options.job);
@@ -41,9 +42,9 @@ export function registerDb(program: Command): void {
     );
 
   command("raise", "raise the fence of a job by hand: every older generation is refused from then on")
-    .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
+    .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name", word)
     .requiredOption("--generation <number>", "the new generation, higher than the fence", positive)
-    .option("--holder <identity>", "who raises it; random if absent")
+    .option("--holder <identity>", "who raises it; random if absent", word)
     .option("--drain-seconds <seconds>", "how long older transactions may go on", notNegative, 2)
     .action(
       refusable(async (options: RaiseCommand) => {
@@ -52,14 +53,14 @@ export function registerDb(program: Command): void {
     );
 
   command("close", "close the fence of a job by hand: its last generation is refused, until the next one is raised")
-    .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
+    .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name", word)
     .option("--generation <number>", "up to this one; a higher one is somebody else's by now, and left alone", positive)
     .option("--drain-seconds <seconds>", "how long its transactions may go on", notNegative, 2)
     .action(refusable(closeByHand));
 
   command("role", "make the login role of a fenced application (as an administrator)")
-    .requiredOption("--name <role>", "name of the role")
-    .addOption(new Option("--password <password>", "password to set").env("FENCEDJOB_ROLE_PASSWORD"))
+    .requiredOption("--name <role>", "name of the role", word)
+    .addOption(new Option("--password <password>", "password to set").env("FENCEDJOB_ROLE_PASSWORD").argParser(word))
     .option(
       "--read-only-default",
       "its transactions are read-only unless they say otherwise: for a pooler in session mode",
@@ -86,7 +87,7 @@ export function registerDb(program: Command): void {
 function registerProtect(command: (name: string, description: string) => Command): void {
   command("protect", "refuse every write to these tables from outside of the fence (as their owner)")
     .argument("<table...>", "names as in SQL, with their schema; what inherits from them is protected too")
-    .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name")
+    .requiredOption("--job <fence name>", "spec.fenceName of the job, by default namespace/name", word)
     .option("--always", "also under session_replication_role = replica and for subscriptions", false)
     .action(async (tables: string[], options: { databaseUrl: string; job: string; always: boolean }) => {
       await refusable(async () => {

@@ -17,6 +17,7 @@ import { byHand } from "./byhand.ts";
 import { notNegative, positive } from "./numbers.ts";
 import { processLogger } from "./process.ts";
 import { untilTerminated } from "./terminated.ts";
+import { word } from "./words.ts";
 
 /** Exit code when another generation owns the job, at the start or later. */
 const FENCED_OUT = 3;
@@ -50,7 +51,7 @@ export function registerProxy(program: Command): void {
         .env("DATABASE_URL")
         .makeOptionMandatory(),
     )
-    .requiredOption("--job <fence name>", "fence name of the job, by default namespace/name")
+    .requiredOption("--job <fence name>", "fence name of the job, by default namespace/name", word)
     .requiredOption("--generation <number>", "the generation to raise, higher than the fence", positive)
     .requiredOption(
       "--listen <where>",
