@@ -16,13 +16,18 @@ export function customResourceDefinition(): Json {
   };
   const root: Json = {
     type: "object",
+    description:
+      "A job with exactly one writer: one pod owns it at a time, with a generation that only grows, and each database refuses every write of an older one.",
     required: ["spec"],
     properties: {
       apiVersion: { type: "string" },
       kind: { type: "string" },
       metadata: { type: "object" },
       spec,
-      status: structural(z.toJSONSchema(fencedJobStatus, { io: "input", target: "draft-7" }) as Json),
+      status: {
+        description: "What the controller has promised and seen; only it writes here.",
+        ...structural(z.toJSONSchema(fencedJobStatus, { io: "input", target: "draft-7" }) as Json),
+      },
     },
   };
   for (const { path, rule, message } of CEL_RULES) {

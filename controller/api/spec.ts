@@ -25,11 +25,16 @@ const leaseSpec = z
     durationSeconds: seconds(3, 600)
       .default(10)
       .describe("How long an unchanged Lease protects its holder; a successor starts after it."),
-    renewIntervalSeconds: seconds(1, 200).default(3).describe("From one renewal to the next; a third of the duration."),
+    renewIntervalSeconds: seconds(1, 200)
+      .default(3)
+      .describe("From one renewal to the next; a third of the duration is usual."),
     requestTimeoutSeconds: seconds(1, 60).default(2).describe("Budget of one renewal request."),
     marginSeconds: seconds(0, 60).default(1).describe("The owner stops this much before the duration ends."),
   })
-  .strict();
+  .strict()
+  .describe(
+    "How ownership is kept and lost; a successor must wait for it only where nobody can know that the owner is gone.",
+  );
 
 const databaseSpec = z
   .object({
@@ -45,12 +50,19 @@ const databaseSpec = z
       .describe(
         "Secret with `uri` or libpq's parameters (host, dbname, user, password, sslmode, …), and ca.crt; mounted into the sidecar only.",
       ),
-    port: z.int().min(1024).max(65535).default(5432).describe("Port on 127.0.0.1 where the application finds it."),
+    port: z
+      .int()
+      .min(1024)
+      .max(65535)
+      .default(5432)
+      .describe(
+        "Port on 127.0.0.1 where the application finds it; PGHOST and PGPORT say it if the job has one database.",
+      ),
     socket: z
       .boolean()
       .default(false)
       .describe(
-        "Serve it on a Unix socket as well, in a volume of all the template's containers, and let PGHOST name its directory.",
+        "Serve it on a Unix socket as well, in a volume of all the template's containers, /var/run/fencedjob-sockets; PGHOST names it if the job has one database.",
       ),
   })
   .strict();
@@ -89,13 +101,19 @@ export const fencedJobSpec = z
           ),
       })
       .strict()
-      .prefault({}),
+      .prefault({})
+      .describe("Pods that wait beside the owner, so that a takeover is quicker."),
     lease: leaseSpec.prefault({}),
-    databases: z.array(databaseSpec).min(1).max(8).describe("One fence per database."),
+    databases: z.array(databaseSpec).min(1).max(8).describe("What is protected: one fence per database."),
     drainSeconds: seconds(0, 300)
       .default(2)
       .describe("How long a takeover waits for the older generation's transactions before it ends their sessions."),
-    backoffLimit: z.int().min(0).max(1000).default(6).describe("Consecutive failures until the job is Failed."),
+    backoffLimit: z
+      .int()
+      .min(0)
+      .max(1000)
+      .default(6)
+      .describe("Consecutive failures that the job survives; with one more it is Failed."),
     activeDeadlineSeconds: seconds(1, 2 ** 31 - 1)
       .optional()
       .describe("Longest total run time, from the first owner."),
@@ -106,7 +124,8 @@ export const fencedJobSpec = z
       .looseObject({ spec: z.looseObject({ containers: z.array(z.looseObject({})).min(1) }) })
       .describe("Any pod: restartPolicy Never or OnFailure runs to completion, Always is a long-running owner."),
   })
-  .strict();
+  .strict()
+  .describe("What is to run, what it writes to, and when it is over.");
 
 export type FencedJobSpec = z.infer<typeof fencedJobSpec>;
 
@@ -128,7 +147,8 @@ export const CEL_RULES = [
   {
     path: ["spec", "lease"],
     rule: "self.renewIntervalSeconds + self.requestTimeoutSeconds + self.marginSeconds < self.durationSeconds",
-    message: "renewIntervalSeconds + requestTimeoutSeconds + marginSeconds must be below durationSeconds",
+    message:
+      "renewIntervalSeconds + requestTimeoutSeconds + marginSeconds (by default 3 + 2 + 1) must be below durationSeconds",
   },
   {
     path: ["spec", "databases"],

@@ -65,7 +65,7 @@ const historySchema = z.object({
 });
 
 export const fencedJobStatus = z.object({
-  observedGeneration: z.int().optional(),
+  observedGeneration: z.int().optional().describe("Of the spec that this status is about."),
   generation: z
     .int()
     .min(0)
@@ -84,7 +84,7 @@ export const fencedJobStatus = z.object({
     .object({ reason: z.string(), message: z.string() })
     .optional()
     .describe("Why the job is to fail, once its pods are stopped and its fences closed."),
-  completionTime: time.optional(),
+  completionTime: time.optional().describe("When the job was Complete or Failed; wall time, for people."),
   owner: ownerSchema.optional().describe("The grant in force: reserved here before the Lease names it."),
   candidates: z
     .array(
@@ -94,12 +94,16 @@ export const fencedJobStatus = z.object({
         closes: z.boolean().optional().describe("Made to close the fences only."),
       }),
     )
-    .default([]),
+    .default([])
+    .describe("Pods that wait to be granted the job."),
   fence: generation.optional().describe("Lowest generation that every database accepts, for the FENCE column."),
-  fences: z.array(fenceSchema).default([]),
+  fences: z.array(fenceSchema).default([]).describe("What each database accepts, as the last owner told it."),
   history: z.array(historySchema).default([]).describe("The last 10 owners, newest first."),
   summary: z.string().default("").describe("For people and the STATUS column; no program may depend on it."),
-  conditions: z.array(conditionSchema).default([]),
+  conditions: z
+    .array(conditionSchema)
+    .default([])
+    .describe("What is known now, and why; docs/reference.md has each reason."),
 });
 
 export type Condition = z.infer<typeof conditionSchema>;
