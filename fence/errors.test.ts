@@ -21,6 +21,13 @@ test("`db role` in front of `db install` is told so, and not to look at the addr
   expect(refused).toMatchObject({ code: "LF011", hint: expect.stringContaining("fencedjob db install") });
 });
 
+test("what the database answers that nobody has foreseen sends nobody to look at its address", () => {
+  const { detail, hint } = told(ofServer("53100", "could not extend file: No space left on device"));
+  expect(detail).toContain("No space left on device");
+  expect(hint).toMatch(/^See what PostgreSQL says/);
+  expect(hint).not.toMatch(/address|TLS/);
+});
+
 test("whatever else fails is what it was", () => {
   const error = ofServer("53300", "too many clients");
   expect(toAdministrator(error, address)).toBe(error);

@@ -105,7 +105,11 @@ export function toFenceError(error: unknown, address: DatabaseAddress, doing: st
       cause: error,
     });
   }
-  const text = SERVER_TEXT[sqlState]?.(address) ?? { message: `${doing} failed in database "${address.database}"` };
+  const text = SERVER_TEXT[sqlState]?.(address) ?? {
+    message: `${doing} failed in database "${address.database}"`,
+    // The database has answered: its address is not what is wrong.
+    ...(!Object.hasOwn(BY_SQLSTATE, sqlState) && { hint: "See what PostgreSQL says. It is tried again by itself." }),
+  };
   return new FenceError(code, {
     ...text,
     detail: `PostgreSQL says: ${original} (SQLSTATE ${sqlState}).`,
