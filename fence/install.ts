@@ -169,7 +169,8 @@ async function becomeOwner(client: Client, address: DatabaseAddress): Promise<bo
     throw new FenceError("LF012", {
       message: `role ${quoteIdentifier(address.user)} may not install the fence schema`,
       detail: "It cannot become role fence_owner, which another role created.",
-      hint: `Run, as a superuser: GRANT fence_owner TO ${quoteIdentifier(address.user)} WITH ADMIN OPTION; or install as a superuser.`,
+      // A member of fence_owner cannot be refused: an application's role, given here by mistake, must not become one.
+      hint: `Install as a superuser, or as the role that made fence_owner. Only if ${quoteIdentifier(address.user)} is an administrator, and runs no application, as a superuser: GRANT fence_owner TO ${quoteIdentifier(address.user)} WITH ADMIN OPTION`,
       cause: error,
     });
   }
