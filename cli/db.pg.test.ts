@@ -1,6 +1,7 @@
 import { execFile } from "node:child_process";
 import { join } from "node:path";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import pg from "pg";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { startPostgres, type TestPostgres } from "../testing/postgres.ts";
 
 let postgres: TestPostgres;
@@ -67,6 +68,25 @@ test("from an empty database to a raised fence, each command says what it did an
     said: expect.stringContaining("left alone"),
   });
   expect(await close("billing/another")).toMatchObject({ code: 0, said: expect.stringContaining("nothing to close") });
+});
+
+test.each([
+  ["DELETE FROM fence.schema_version WHERE version = (SELECT max(version) FROM fence.schema_version)", /db install/],
+  ["INSERT INTO fence.schema_version SELECT max(version) + 2 FROM fence.schema_version", /Use the fencedjob that/],
+])("db status says what to do about a schema of another version: %s", async (change, words) => {
+  const admin = new pg.Client(postgres.url());
+  await admin.connect();
+  onTestFinished(() => admin.end());
+  await db(postgres.url(), "install");
+  const { rows } = await admin.query("SELECT version FROM fence.schema_version");
+  await admin.query(change);
+  const { code, said } = await db(postgres.url(), "status");
+  await admin.query("DELETE FROM fence.schema_version");
+  await admin.query("INSERT INTO fence.schema_version (version) SELECT unnest($1::int[])", [
+    rows.map((r) => r.version),
+  ]);
+  expect(code).toBe(1);
+  expect(said).toMatch(words);
 });
 
 test.each([

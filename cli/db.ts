@@ -134,6 +134,8 @@ async function status(address: DatabaseAddress, job: string | undefined): Promis
   }
   say(`schema      version ${installed}${installed === supported ? "" : `, this program speaks ${supported}`}`);
   say(`role        ${address.user}: ${problems.length === 0 ? "can run a fenced application" : problems.join("; ")}`);
+  if (installed < supported) say("            Run, as an administrator: fencedjob db install --database-url …");
+  if (installed > supported) say("            Use the fencedjob that installed it, or a newer one.");
   if (problems.length > 0 || installed !== supported) process.exitCode = REFUSED;
   if (job === undefined) return;
   const row = await readFence(address, job, { clock: systemClock });
