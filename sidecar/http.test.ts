@@ -1,5 +1,5 @@
 /** The startup probe is answered when the application may start, not when the kubelet next asks. */
-import { afterEach, expect, test } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { systemClock } from "../platform/clock.ts";
 import { freePort } from "../testing/postgres.ts";
 import { until } from "../testing/until.ts";
@@ -22,6 +22,7 @@ async function aServer() {
   };
   let now: SidecarState = state;
   const started = Promise.withResolvers<void>();
+  const waits = vi.spyOn(started.promise, "then");
   const server = await startSidecarServer({
     port,
     clock: { ...systemClock, after },
@@ -33,6 +34,7 @@ async function aServer() {
     ask: (path: string, signal?: AbortSignal) => fetch(`http://127.0.0.1:${port}${path}`, signal ? { signal } : {}),
     asked: () => until(() => timers.size > 0),
     timers,
+    waits,
     start: () => {
       now = { ...state, started: true, state: "owner, generation 1" };
       started.resolve();
@@ -67,4 +69,16 @@ test("a kubelet that goes away leaves nothing behind; the state is told meanwhil
   away.abort();
   expect(await probe).toBe("away");
   await until(() => server.timers.size === 0);
+});
+
+test("a standby that is asked for weeks keeps none of the probes in memory", async () => {
+  const server = await aServer();
+  for (let i = 0; i < 3; i++) {
+    const probe = server.ask("/started");
+    await server.asked();
+    for (const fire of server.timers) fire();
+    await (await probe).text();
+    await until(() => server.timers.size === 0);
+  }
+  expect(server.waits).toHaveBeenCalledTimes(1);
 });

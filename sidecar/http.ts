@@ -25,10 +25,15 @@ export interface SidecarServerOptions {
 const PROBE_HELD_MS = (STARTUP_PROBE_SECONDS - 2) * 1000;
 
 export async function startSidecarServer(options: SidecarServerOptions): Promise<{ stop(): Promise<void> }> {
-  const { port, state } = options;
+  const { port, clock, state, whenStarted } = options;
+  const held = new Set<() => void>();
+  // Once for all: each probe of a standby, which may wait for weeks, would stay in memory by a wait of its own on this promise.
+  void whenStarted.then(() => {
+    for (const end of held) end();
+  });
   const server = createServer(async (request, response) => {
     if (request.url === "/started") {
-      await hold(response, options);
+      if (!state().started) await hold(response, clock, held);
       const { started, state: text } = state();
       response.writeHead(started ? 200 : 503, { "content-type": "text/plain" }).end(`${text}\n`);
     } else if (request.url === "/status") {
@@ -51,14 +56,15 @@ export async function startSidecarServer(options: SidecarServerOptions): Promise
 }
 
 /** Until the application may start, the kubelet has gone away, or it would soon. */
-function hold(response: ServerResponse, { clock, whenStarted }: SidecarServerOptions): Promise<void> {
+function hold(response: ServerResponse, clock: Clock, held: Set<() => void>): Promise<void> {
   return new Promise((resolve) => {
-    const cancel = clock.after(PROBE_HELD_MS, resolve);
     const end = (): void => {
       cancel();
+      held.delete(end);
       resolve();
     };
+    const cancel = clock.after(PROBE_HELD_MS, end);
     response.once("close", end);
-    void whenStarted.then(end);
+    held.add(end);
   });
 }
