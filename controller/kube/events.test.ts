@@ -1,3 +1,5 @@
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { afterEach, expect, test } from "vitest";
 import { type Clock, systemClock } from "../../platform/clock.ts";
 import { type HttpClient, httpClient } from "../../platform/http.ts";
@@ -72,6 +74,23 @@ test("a flood of different events about one object is cut off, and other objects
   await recorder.flush(10_000);
   expect(server.asked.length).toBe(26);
   expect(recorder.counters).toEqual({ sent: 26, dropped: 175, failed: 0 });
+});
+
+test("an object is not kept in memory by what was said about it", async () => {
+  await serve(ok);
+  const said = ((): WeakRef<object> => {
+    const object = job();
+    recorder.record(object, text("generation 1"));
+    return new WeakRef(object);
+  })();
+  await recorder.flush(10_000);
+  setFlagsFromString("--expose-gc");
+  const collect: () => void = runInNewContext("gc");
+  const isKept = (): boolean => {
+    collect();
+    return said.deref() !== undefined;
+  };
+  await expect.poll(isKept, { timeout: 10_000 }).toBe(false);
 });
 
 test("a note is cut to 1,024 bytes at a whole character", async () => {

@@ -48,10 +48,16 @@ export interface RecorderOptions {
   instance: string;
 }
 
+interface Regarding
+  extends Record<"apiVersion" | "kind" | "namespace" | "uid" | "resourceVersion", string | undefined> {
+  name: string;
+}
+
 /** One event as it is, or is to be, at the API server. */
 interface Known {
   key: string;
-  regarding: KubeObject;
+  /** Not the object itself, whose template may be as long as it likes: so many are remembered. */
+  regarding: Regarding;
   text: EventText;
   name: string;
   count: number;
@@ -115,9 +121,9 @@ export class EventRecorder {
       }
       known = {
         key,
-        regarding: object,
+        regarding: regardingOf(object),
         text,
-        name: eventName(object, this.#order++, clock.wall(), random),
+        name: eventName(object.metadata.name, this.#order++, clock.wall(), random),
         count: 1,
         sentCount: 0,
         firstTime: time,
@@ -192,7 +198,10 @@ export class EventRecorder {
     // The server has forgotten it (events live an hour): begin a new one. A write of unknown outcome may have made it
     // already, so that one gets another name too: twice is better than never.
     if (isNotFound(error) || error instanceof HttpError) {
-      Object.assign(known, { name: eventName(known.regarding, this.#order++, clock.wall(), random), sentCount: 0 });
+      Object.assign(known, {
+        name: eventName(known.regarding.name, this.#order++, clock.wall(), random),
+        sentCount: 0,
+      });
     }
     known.attempts++;
     known.notBeforeMs = clock.monoMs() + UPDATE_MS;
@@ -208,7 +217,6 @@ export class EventRecorder {
 
   #event(known: Known): KubeObject & Record<string, unknown> {
     const { regarding, text } = known;
-    const { namespace, name, uid, resourceVersion } = regarding.metadata;
     return {
       apiVersion: apiVersionOf(RESOURCES.events),
       kind: RESOURCES.events.kind,
@@ -216,14 +224,14 @@ export class EventRecorder {
       eventTime: known.firstTime,
       reportingController: this.#options.controller,
       reportingInstance: this.#options.instance.slice(0, REASON_CHARS_MAX),
-      regarding: { apiVersion: regarding.apiVersion, kind: regarding.kind, namespace, name, uid, resourceVersion },
+      regarding,
       ...text,
       ...(known.count > 1 && { series: seriesOf(known) }),
     };
   }
 
   #keyOf(known: Known): { namespace: string; name: string } {
-    return { namespace: known.regarding.metadata.namespace ?? "default", name: known.name };
+    return { namespace: known.regarding.namespace ?? "default", name: known.name };
   }
 
   #drop(message: string, fields: Record<string, unknown>): void {
@@ -232,15 +240,20 @@ export class EventRecorder {
   }
 }
 
+function regardingOf({ apiVersion, kind, metadata }: KubeObject): Regarding {
+  const { namespace, name, uid, resourceVersion } = metadata;
+  return { apiVersion, kind, namespace, name, uid, resourceVersion };
+}
+
 function seriesOf({ count, lastTime }: Known): { count: number; lastObservedTime: string } {
   return { count, lastObservedTime: lastTime };
 }
 
 /** Names sort as the events came: `kubectl describe` shows those without a legacy time in the order of their names. */
-function eventName(object: KubeObject, order: number, wall: Wall, random: Random): string {
+function eventName(name: string, order: number, wall: Wall, random: Random): string {
   const ms = wall.getTime().toString(16).padStart(11, "0");
   const sequence = (order % 4096).toString(16).padStart(3, "0");
-  return `${object.metadata.name.slice(0, 230)}.${ms}${sequence}${random.bytes(2).toString("hex")}`;
+  return `${name.slice(0, 230)}.${ms}${sequence}${random.bytes(2).toString("hex")}`;
 }
 
 /** At most `NOTE_BYTES_MAX` bytes of UTF-8, never half a character. */
