@@ -4,7 +4,7 @@
  * Does NOT decide anything: it says what the server said, and `unknown` when it cannot be known whether a write took
  * effect; then the holder reads and compares (INV-6). Nothing here throws, retries or waits beyond the time given.
  */
-import { type HttpClient, HttpError, type HttpRequest } from "../platform/http.ts";
+import { type HttpClient, HttpError, type HttpRequest, RETRY_AFTER_MS_MAX } from "../platform/http.ts";
 import type { RawLease } from "./record.ts";
 
 export interface LeaseName {
@@ -130,7 +130,8 @@ export class LeaseClient {
       if (status === 409) return { kind: "conflict" };
       const message = messageOf(status, body);
       if (status >= 500) return { kind: "unknown", message, sent: true };
-      return { kind: "refused", status, message, retryAfterMs: 1000 * (Number(headers["retry-after"]) || 0) };
+      const askedMs = 1000 * (Number(headers["retry-after"]) || 0);
+      return { kind: "refused", status, message, retryAfterMs: Math.min(askedMs, RETRY_AFTER_MS_MAX) };
     } catch (error) {
       return { kind: "unknown", message: describe(error), sent: error instanceof HttpError && error.sent };
     }

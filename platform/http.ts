@@ -24,6 +24,9 @@ const TCP_KEEPALIVE_MS = 10_000;
 /** … and in 6 s by the reader of a stream, who has nothing else to notice it by. */
 const STREAM_PROBES = { firstMs: 2_000, intervalMs: 1_000, lostMax: 4 };
 
+/** A longer `Retry-After`, as of a gateway in front of the server, would leave who heeds it blind long after that has come back. */
+export const RETRY_AFTER_MS_MAX = 60_000;
+
 export type HttpFailure =
   /** No complete answer in time, or a stream that fell silent. */
   | "timeout"

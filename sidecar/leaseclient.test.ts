@@ -73,6 +73,11 @@ describe("the answer to a renewal", () => {
     ]);
   });
 
+  test("asked to wait for an hour, as by a gateway in front of the server, it waits a minute", async () => {
+    await serve((_asked, response) => json(response, 429, {}, { "retry-after": "3600" }));
+    expect(await client.get(5000)).toMatchObject({ kind: "refused", retryAfterMs: 60_000 });
+  });
+
   test("is unknown when the connection breaks or time runs out, and the request is not sent again", async () => {
     await serve((asked, _response, nth) => nth === 1 && asked.socket.destroy());
     expect(await client.replace(lease("7"), 5000)).toMatchObject({ kind: "unknown", sent: true });

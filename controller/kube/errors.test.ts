@@ -42,5 +42,7 @@ test("an error says what was asked, what the server said, and how long to wait",
   expect(error.message).toBe("PUT /x: says the server");
   expect(errors.retryAfterMs(error)).toBe(3000);
   expect(errors.retryAfterMs(new Error("x"))).toBe(0);
+  // A gateway's page about its maintenance: nobody is blind for an hour behind the end of that.
+  expect(errors.retryAfterMs(answer(503, "", { "retry-after": "3600" }))).toBe(60_000);
   expect(errors.apiError("GET /", { status: 502, headers: {}, body: "<html>" }).message).toBe("GET /: answered 502");
 });

@@ -1,5 +1,5 @@
 /** What the API server's refusals mean, in one place: callers ask these predicates and never look at status codes. */
-import { HttpError, type HttpResponse } from "../../platform/http.ts";
+import { HttpError, type HttpResponse, RETRY_AFTER_MS_MAX } from "../../platform/http.ts";
 
 /** The `Status` object of an answer or of an ERROR event. */
 interface Status {
@@ -118,5 +118,6 @@ export const isDryRunUnsupported = (error: unknown): boolean =>
 export const isUnknownOutcome = (error: unknown): boolean =>
   error instanceof HttpError ? error.sent : has(error, ({ status }) => status >= 500);
 
-/** How long to wait at least before trying again, if the server said so. */
-export const retryAfterMs = (error: unknown): number => (error instanceof ApiError ? (error.retryAfterMs ?? 0) : 0);
+/** How long to wait at least before trying again, if the server said so; within bounds. */
+export const retryAfterMs = (error: unknown): number =>
+  error instanceof ApiError ? Math.min(error.retryAfterMs ?? 0, RETRY_AFTER_MS_MAX) : 0;
