@@ -112,6 +112,19 @@ describe.each(oldestAndNewest())("PostgreSQL %i", (version) => {
     },
   );
 
+  test.each([
+    ["simple", (client: pg.Client, sql: string) => client.query(sql)],
+    ["extended", extended],
+  ])("they work under a role that the session has taken, which owns the tables (%s)", async (how, send) => {
+    await admin.query(`CREATE ROLE owner_${how}; GRANT owner_${how} TO invoice_app;
+      CREATE TABLE owned_${how} (i int); ALTER TABLE owned_${how} OWNER TO owner_${how}; GRANT CREATE ON SCHEMA public TO owner_${how}`);
+    const client = await proxied.connect();
+    await client.query(`SET ROLE owner_${how}`);
+    await send(client, `CREATE INDEX CONCURRENTLY ON owned_${how} (i)`);
+    await send(client, `DO $$ BEGIN INSERT INTO owned_${how} VALUES (1); COMMIT; END $$`);
+    expect((await client.query(`SELECT i FROM owned_${how}`)).rows).toEqual([{ i: 1 }]);
+  });
+
   test("their errors are the server's own, and what follows is fenced again", async () => {
     const client = await proxied.connect();
     expect(await failure(client.query("CREATE INDEX CONCURRENTLY ON b (nosuch)"))).toMatchObject({ code: "42703" });
