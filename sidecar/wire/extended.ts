@@ -296,10 +296,10 @@ export class ExtendedProtocol {
 /** Whether a statement that is not plain must have entered; some only where there is a block that can hold the lock. */
 function isFenced(type: number, statement: Statement, inBlock: boolean): boolean {
   // These take their snapshot when they run; what is only prepared in front of a BEGIN must not disturb that.
-  if (type === FRONT.parse && /^(DEALLOCATE|EXECUTE)/.test(statement.words)) return false;
+  if (type === FRONT.parse && /^(DEALLOCATE|DISCARD|EXECUTE)/.test(statement.words)) return false;
   if (inBlock) return statement.kind === "inBlock" || needsBracket(statement) || takesSnapshot(statement);
   // DISCARD ALL cannot be in a transaction, and is one by itself.
-  return takesSnapshot(statement) && !statement.words.startsWith("DISCARD");
+  return takesSnapshot(statement) && statement.words !== "DISCARD ALL";
 }
 
 /** Why it cannot be fenced, whoever owns the job. */

@@ -197,6 +197,13 @@ const SCENARIOS: Record<string, Step[]> = {
     [1, query("COPY t FROM STDIN; SELECT count(*) FROM t"), copyText("9\ti\n"), copyDone()],
     [1, query("SELECT id FROM t ORDER BY id")],
   ],
+  "DISCARD of less than all, in front of a write of its group": [
+    [1, ...run("DISCARD TEMP"), ...run("INSERT INTO t VALUES (1, 'a')"), sync()],
+    [1, ...run("DISCARD PLANS"), ...run("INSERT INTO t VALUES (2, 'b')"), sync()],
+    [1, ...run("DISCARD SEQUENCES"), ...run("COMMIT"), ...run("INSERT INTO t VALUES (3, 'c')"), sync()],
+    [1, parse("d", "DISCARD TEMP"), ...run("BEGIN ISOLATION LEVEL SERIALIZABLE"), bind("", "d"), execute(""), sync()],
+    [1, query("ROLLBACK; SELECT id FROM t ORDER BY id")],
+  ],
   "DISCARD ALL and DEALLOCATE ALL do not break what follows": [
     [1, ...run("INSERT INTO t VALUES (1, 'a')"), sync()],
     [1, query("DISCARD ALL")],
