@@ -68,6 +68,21 @@ describe.each(postgresVersions().found)("admission of sessions on PostgreSQL %i"
     await job.admit(jobId, 1, { incarnation });
   });
 
+  test("a role that takes another one as it logs in raises and is admitted once that one may, too", async () => {
+    await admin.query("CREATE ROLE taken; GRANT taken TO invoice_app; ALTER ROLE invoice_app SET role = taken");
+    try {
+      expect(await failure(job.raise(2))).toMatchObject({ code: "LF012" });
+      expect(await failure(job.admit(jobId, 1))).toMatchObject({ code: "42501" });
+      await admin.query("GRANT fence_sidecar TO taken");
+      await job.raise(2);
+      const client = await job.admit(jobId, 2);
+      expect((await client.query("SELECT current_user AS name")).rows).toEqual([{ name: "taken" }]);
+      expect((await job.raise(3)).sessionsEnded).toBe(1);
+    } finally {
+      await admin.query("ALTER ROLE invoice_app RESET role");
+    }
+  });
+
   test("INV-13: a session cannot leave its job's register by being admitted to another job", async () => {
     const client = await job.admit(jobId, 1);
     const other = fenced.job(`test/admission-other-${count}`);
