@@ -23,12 +23,17 @@ const options: ControllerOptions = {
   log: silentLogger,
 };
 
-test("an election that one slow request ends is told at the start; a controller of it was ready, and never led", async () => {
-  const timing = { ...DEFAULT_ELECTION_TIMING, marginMs: 9_000 };
-  await expect(startController({ ...options, election: { ...options.election, timing } })).rejects.toThrow(
-    /must be below the duration/,
-  );
-});
+test.each([
+  [{ durationMs: 7_500 }, /whole seconds/],
+  [{ marginMs: 9_000 }, /must be below the duration/],
+  [{ renewIntervalMs: 0 }, /above 0/],
+])(
+  "an election that could never begin (%j) is told at the start; a controller of it was ready, and never led",
+  async (change, why) => {
+    const timing = { ...DEFAULT_ELECTION_TIMING, ...change };
+    await expect(startController({ ...options, election: { ...options.election, timing } })).rejects.toThrow(why);
+  },
+);
 
 test("one whose port is taken ends, and does not go on without anybody who could ask for its health", async () => {
   const other = createServer().listen(0);

@@ -3,7 +3,6 @@
  *
  * Losing this process never disturbs a running owner: it renews by itself, and the fence asks nobody.
  */
-import { assertTiming } from "../lease/timing.ts";
 import { httpClient } from "../platform/http.ts";
 import type { KubeConfig } from "./kube/config.ts";
 import { type LoopOptions, type Loops, startLoops } from "./loops.ts";
@@ -25,8 +24,6 @@ const STALENESS_MS_MAX = 180_000;
 
 export async function startController(options: ControllerOptions): Promise<Controller> {
   const { kube, clock, log, election } = options;
-  // Here, where it can be told: one that cannot be elected would be ready, and do nothing.
-  assertTiming(election.timing);
   const client = httpClient({ baseUrl: kube.baseUrl, credentials: kube.credentials, clock });
   const loops = startLoops(client, options);
   const health = await startHealthServer(options.healthPort, {
@@ -40,6 +37,7 @@ export async function startController(options: ControllerOptions): Promise<Contr
       fencedjob_watch_staleness_seconds: loops.stalenessMs() / 1000,
     }),
   }).catch(async (error) => {
+    // Its port is taken: whoever was told that it has not started must not be led by it.
     await loops.stop();
     client.close();
     throw error;

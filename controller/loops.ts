@@ -7,7 +7,7 @@
 import { LeaseClient, type LeaseName } from "../lease/client.ts";
 import { Election, type Term } from "../lease/election.ts";
 import { type RawLease, readLease } from "../lease/record.ts";
-import type { LeaseTiming } from "../lease/timing.ts";
+import { assertElectionTiming, type LeaseTiming } from "../lease/timing.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { HttpClient } from "../platform/http.ts";
 import type { Logger } from "../platform/log.ts";
@@ -71,7 +71,9 @@ const START_RETRY_MS = { min: 500, max: 10_000 };
 
 type Stored<T> = T & KubeObject;
 
+/** Throws when its election could never begin: it would be ready, and do nothing. */
 export function startLoops(connection: HttpClient, options: LoopOptions): Loops {
+  assertElectionTiming(options.election.timing);
   const { random, log, namespace } = options;
   const { clock, over } = serverClock(options.clock);
   const client = over(connection);

@@ -8,7 +8,7 @@
 import { Campaign, type CampaignParts, type Won } from "./campaign.ts";
 import { Holder } from "./holder.ts";
 import { Permit } from "./permit.ts";
-import { assertTiming } from "./timing.ts";
+import { assertElectionTiming } from "./timing.ts";
 
 /** A time without interruption in which this process leads, or acts for the leader. */
 export interface Term {
@@ -49,8 +49,7 @@ export class Election {
   #endDeputy: (() => Promise<void>) | null = null;
 
   constructor(parts: ElectionParts) {
-    assertTiming(parts.timing);
-    if (parts.timing.durationMs % 1000 !== 0) throw new Error("lease timing: a Lease lasts whole seconds");
+    assertElectionTiming(parts.timing);
     this.#parts = parts;
     this.#campaign = new Campaign({ ...parts, silent: (silent) => void this.#hear(silent) });
   }

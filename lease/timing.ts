@@ -42,6 +42,12 @@ export function assertTiming(timing: LeaseTiming): void {
   }
 }
 
+/** As well where no resource is asked: of processes that elect, whose durations come from a command line. */
+export function assertElectionTiming(timing: LeaseTiming): void {
+  assertTiming(timing);
+  if (timing.durationMs % 1000 !== 0) throw new Error("lease timing: a Lease lasts whole seconds");
+}
+
 /**
  * When the permit ends if the renewal sent at `sentAtMs` is the one that the record shows (INV-5): counted from the
  * send, since an observer may have seen the record at any moment after it, and shortened by the clocks' drift.
