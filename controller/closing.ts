@@ -8,6 +8,7 @@
  * a finalizer by hand.
  */
 import { isoSeconds } from "../platform/clock.ts";
+import { shellWord } from "../platform/shell.ts";
 import type { Reason } from "./api/reasons.ts";
 import type { FencedJobSpec } from "./api/spec.ts";
 import type { FencedJobStatus, Owner } from "./api/status.ts";
@@ -206,8 +207,6 @@ function closeCommand(draft: Draft, secretName = "…"): string {
   const uri = `$(kubectl get secret -n ${namespace} ${secretName} -o jsonpath='{.data.uri}' | base64 -d)`;
   return `fencedjob db close --job ${shellWord(fenceNameOf(draft))} --generation ${draft.status.generation} --database-url "${uri}"`;
 }
-
-const shellWord = (text: string): string => (/^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 function fenceNameOf({ snapshot: { spec, job } }: Draft): string {
   return (spec.ok && spec.spec.fenceName) || `${job.namespace}/${job.name}`;

@@ -16,6 +16,7 @@ import type { SidecarConfig, SidecarDatabase } from "../lease/sidecarconfig.ts";
 import type { Clock } from "../platform/clock.ts";
 import type { Logger } from "../platform/log.ts";
 import { jitter, type Random } from "../platform/random.ts";
+import { shellWord } from "../platform/shell.ts";
 import type { readCredentials } from "./credentials.ts";
 import type { probeSession } from "./wire/probe.ts";
 
@@ -283,7 +284,7 @@ const isNotLetIn = (error: unknown): boolean => error instanceof FenceError && N
 /** The exact command, because two control planes that write into one database are nobody's everyday. */
 function takeOverHint({ namespace, job }: SidecarConfig, { issuer, generation }: FenceRow): string {
   const patch = JSON.stringify({ spec: { takeOver: { issuer, generation } } });
-  return `If that cluster's work has moved here for good: kubectl patch fencedjob ${job} -n ${namespace} --type merge -p '${patch}' ; else give one of the two another spec.fenceName.`;
+  return `If that cluster's work has moved here for good: kubectl patch fencedjob ${job} -n ${namespace} --type merge -p ${shellWord(patch)} ; else give one of the two another spec.fenceName.`;
 }
 
 function reportOf(database: SidecarDatabase, raised: Raised): RaisedFence {
