@@ -95,7 +95,8 @@ export class Actor {
       else if (snapshot.status.history[0]?.reason === "LeaseExpired") await this.#mendAccount(meta, snapshot.spec.spec);
       memory.accountMade = true;
       await api.create(RESOURCES.pods, pod as unknown as KubeObject);
-      memory.madeAtMs = madeLately([...(memory.madeAtMs ?? []), clock.monoMs()], clock.monoMs());
+      const nowMs = clock.monoMs();
+      memory.madeAtMs = [...madeLately(memory.madeAtMs ?? [], nowMs), nowMs];
       delete memory.creationProblem;
       delete memory.namespaceEnding;
     } catch (error) {
